@@ -8,6 +8,7 @@
 //! - print what keeps Services from working (`doctor`);
 //! - explain where traffic goes, or print what the running proxy knows (`explain`, `snapshot`);
 //! - show the Services with their traffic (`top`);
+//! - follow real packets through the tables of all programs (`trace`);
 //! - compare what the kernel does with the objects (`verify`);
 //! - remove what any backend has programmed (`--cleanup`);
 //! - prepare the node, and then proxy until the program ends (`start`, `run`).
@@ -60,6 +61,7 @@ mod source_task;
 mod start;
 mod sysctl;
 mod top;
+mod trace;
 mod tracked;
 mod verify;
 
@@ -93,6 +95,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match &cli.command {
         Some(Subcommand::Explain(asked)) => return explain::run(asked, &cli.flags),
         Some(Subcommand::Top(asked)) => return top::run(*asked, &cli.flags),
+        Some(Subcommand::Trace(asked)) => return trace::run(asked, &cli.flags),
         Some(Subcommand::Snapshot) => return explain::take_snapshot(&cli.flags),
         Some(Subcommand::Doctor(format)) => return doctor::run(&cli.flags, *format),
         Some(Subcommand::Verify(asked)) => return verify::run(asked, &cli.flags),

@@ -37,6 +37,8 @@ pub enum Subcommand {
     Verify(FromArguments),
     /// `top`: show the Services of the running proxy.
     Top(TopArguments),
+    /// `trace`: follow packets of a connection.
+    Trace(TraceArguments),
     /// `snapshot`: print what the running proxy knows.
     Snapshot,
 }
@@ -70,6 +72,21 @@ pub struct TopArguments {
     pub once: bool,
     /// The format of what is printed once.
     pub format: OutputFormat,
+}
+
+/// The arguments of `trace`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceArguments {
+    /// The question, in the words of `explain`; the client `any` is left out.
+    pub question: String,
+    /// The format of the report.
+    pub format: OutputFormat,
+    /// The snapshot to compare with.
+    pub from: Option<PathBuf>,
+    /// The longest time.
+    pub time: Duration,
+    /// The most packets.
+    pub packets: usize,
 }
 
 /// The formats of `render`.
@@ -124,6 +141,11 @@ const ONCE: &str = "once";
 const VERIFY: &str = "verify";
 const FROM: &str = "from";
 const SINCE: &str = "since";
+const TRACE: &str = "trace";
+const FOR: &str = "for";
+const PACKETS: &str = "packets";
+/// The times that `trace` takes.
+const TRACE_TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
 
 /// Parses the arguments, the first of which is the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, EarlyExit> {
@@ -159,10 +181,11 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, Early
             once: matches.get_flag(ONCE),
             format: output_format(matches),
         })),
+        TRACE => Some(Subcommand::Trace(trace(matches))),
         SNAPSHOT => Some(Subcommand::Snapshot),
         _ => return Err(EarlyExit::Help(manual::text(matches, command.name("switchyard")))),
     };
-    let takes_words = name == EXPLAIN;
+    let takes_words = [EXPLAIN, TRACE].contains(&name);
     let flags = parse::flags(matches, called_as.precedence(), takes_words).map_err(usage)?;
     Ok(Cli { called_as, command: subcommand, flags })
 }
@@ -224,6 +247,34 @@ fn command() -> Command {
                 .help("Print all Services once, measured over a second"),
         )
         .arg(output("With --once: text, or json as docs/top.schema.json describes it"));
+    let trace = Command::new(TRACE)
+        .about(
+            "Follow real packets of a connection through the tables of all programs, and compare their \
+             way with what explain says",
+        )
+        .after_help(
+            "Exit status: 0 as explained, 3 otherwise, 4 nothing was seen, 5 nothing to compare with, 1 on \
+             failure.",
+        )
+        .override_usage("switchyard trace CLIENT|any ADDRESS:PORT[/udp|/sctp] [OPTIONS]")
+        .arg(output("text, or json as docs/trace.schema.json describes it"))
+        .arg(from("Compare with this file, which `switchyard snapshot` printed"))
+        .arg(
+            Arg::new(FOR)
+                .long(FOR)
+                .value_name("DURATION")
+                .value_parser(trace_time)
+                .default_value("30s")
+                .help("The longest time, from 1s to 10m"),
+        )
+        .arg(
+            Arg::new(PACKETS)
+                .long(PACKETS)
+                .value_name("NUMBER")
+                .value_parser(clap::value_parser!(u32).range(1..=1000))
+                .default_value("100")
+                .help("The most packets, from 1 to 1000"),
+        );
     let snapshot = Command::new(SNAPSHOT)
         .about("Print what the running proxy knows of the node and its Services, as JSON lines");
     let main = Command::new("switchyard")
@@ -232,7 +283,7 @@ fn command() -> Command {
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true);
     let main = parse::with_flags(main).subcommands(manual::subcommands());
-    [render, doctor, explain, verify, top, snapshot]
+    [render, doctor, explain, verify, top, trace, snapshot]
         .into_iter()
         .fold(main, |main, command| main.subcommand(parse::with_flags(command)))
 }
@@ -268,6 +319,31 @@ fn output_format(matches: &clap::ArgMatches) -> OutputFormat {
     match matches.get_one::<String>(OUTPUT).map(String::as_str) {
         Some("json") => OutputFormat::Json,
         _ => OutputFormat::Text,
+    }
+}
+
+/// Reads the time of `trace`.
+fn trace_time(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<GoDuration>().map_err(|error| error.to_string())?.to_std();
+    let [least, most] = TRACE_TIMES;
+    let is_allowed = (least..=most).contains(&time);
+    is_allowed.then_some(time).ok_or_else(|| "not from 1s to 10m".to_owned())
+}
+
+fn trace(matches: &clap::ArgMatches) -> TraceArguments {
+    let words: Vec<&str> = parse::words(matches).filter(|word| *word != "->").collect();
+    let question = words.join(" -> ");
+    let [least, _] = TRACE_TIMES;
+    TraceArguments {
+        question: match question.split_once("->") {
+            Some((client, to)) if client.trim() == "any" => to.trim().to_owned(),
+            _ => question,
+        },
+        format: output_format(matches),
+        from: from_file(matches),
+        // Both have defaults.
+        time: matches.get_one(FOR).copied().unwrap_or(least),
+        packets: matches.get_one::<u32>(PACKETS).map_or(1, |number| *number as usize),
     }
 }
 

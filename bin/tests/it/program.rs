@@ -85,7 +85,10 @@ fn completions_and_manual_are_of_the_flags() {
         let run = "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
             _switchyard switchyard \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"; echo \"${COMPREPLY[@]}\"";
         let script = format!("{script}\nCOMP_WORDS=(switchyard {words}); {run}");
-        let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+        // A file, as an argument of a program is at most 128 KiB long.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), script).unwrap();
+        let output = Command::new("bash").arg(file.path()).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{output:?}");
     }
     for shell in ["zsh", "fish"] {

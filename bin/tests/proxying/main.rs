@@ -28,4 +28,5 @@ mod signals;
 mod standin;
 mod start;
 mod top;
+mod trace;
 mod unprivileged;

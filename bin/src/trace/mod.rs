@@ -1,0 +1,225 @@
+//! The command `switchyard trace`: the way of real packets through the tables of all programs, and
+//! whether `switchyard explain` predicted it.
+//!
+//! ```text
+//! kernel: a table of this process marks packets ──► events ──► packet ─┐
+//! proxy, manifests or snapshot ──► explain ──► forecast ───────────────┴► report
+//! ```
+//!
+//! The table is gone when the process ends, however it ends.
+
+mod book;
+mod forecast;
+mod packet;
+mod report;
+
+use std::{
+    fs,
+    io::{self, Write},
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
+};
+use switchyard_core::{error::ErrorChain, explain::Question};
+use switchyard_netlink::{
+    Error,
+    kernel::families,
+    nftables::trace::{TraceListener, TraceTable, TracedFlow},
+};
+
+use self::{
+    book::Book,
+    forecast::Forecasts,
+    packet::{Packet, Packets, Pass, QUIET},
+    report::{Line, Report},
+};
+use crate::{
+    Failure, backends,
+    config::{
+        self,
+        cli::{OutputFormat, TraceArguments},
+        flags::Flags,
+    },
+};
+
+/// The packets a second that are traced, of those that come in and of those that the node sends.
+const RATE: u32 = 20;
+/// The longest wait for events, after which packets at their end are printed.
+const TURN: Duration = Duration::from_millis(100);
+/// The most datagrams of events that are read before packets are printed.
+const MOST_AT_ONCE: usize = 4096;
+
+/// Why nothing is traced.
+#[derive(Debug, thiserror::Error)]
+enum TraceError {
+    /// The question is about a Service.
+    #[error("trace is about a connection: CLIENT ADDRESS:PORT, such as 10.244.1.9 10.96.0.10:80")]
+    Question,
+    /// The client has no address of the destination's family.
+    #[error("{0} and {1} are of different IP families")]
+    Families(std::net::IpAddr, SocketAddr),
+    /// The process lacks the capability.
+    #[error("tracing needs CAP_NET_ADMIN: run this as root, or in the proxy's pod")]
+    Privilege(#[source] Error),
+    /// The kernel refuses the table.
+    #[error(
+        "the kernel refuses a table that is removed with its process, which needs Linux 5.12 and \
+         nf_tables with the expressions meta, limit and lookup"
+    )]
+    Table(#[source] Error),
+}
+
+/// Traces, prints what happened, and returns the exit status.
+pub fn run(asked: &TraceArguments, flags: &Flags) -> ExitCode {
+    match trace(asked, flags) {
+        Ok(status) => status.into(),
+        Err(error) => {
+            let error = error.as_ref();
+            // As of other programs, nobody reads the rest.
+            if let Some(written) = error.downcast_ref::<io::Error>()
+                && written.kind() == io::ErrorKind::BrokenPipe
+            {
+                return ExitCode::SUCCESS;
+            }
+            // A failure to write to standard error cannot be reported anywhere.
+            let _ = writeln!(io::stderr(), "switchyard trace: {}", ErrorChain(error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
+    let question: Question = asked.question.parse()?;
+    let Question::Address { client, to, protocol } = question else {
+        return Err(TraceError::Question.into());
+    };
+    if let Some(client) = client.filter(|client| client.is_ipv4() != to.is_ipv4()) {
+        return Err(TraceError::Families(client, to).into());
+    }
+    let loaded = config::load(flags, &backends::MODES)?;
+    let nft = backends::nft_config(&loaded.settings.backend, families());
+    let mut forecasts = Forecasts::new(asked.from.as_ref(), flags, &loaded, to, protocol)?;
+    let is_text = asked.format == OutputFormat::Text;
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        // A second one ends the process at once; the table goes with it.
+        flag::register_conditional_default(signal, Arc::clone(&ended))?;
+        flag::register(signal, Arc::clone(&ended))?;
+    }
+
+    let name = format!("switchyard-trace-{}", std::process::id());
+    let mut listener = TraceListener::open().map_err(refused)?;
+    let flow = TracedFlow { client, to, protocol: protocol.number() };
+    let table = TraceTable::add(&name, &flow, RATE, asked.time).map_err(refused)?;
+    let mut book = Book::open()?;
+    let mut report = Report {
+        question: question.to_string(),
+        legacy_tables: legacy_tables(to),
+        ..Report::default()
+    };
+    if is_text {
+        let family = if to.is_ipv4() { "ip" } else { "ip6" };
+        writeln!(
+            io::stdout(),
+            "Tracing {question} for {} s, at most {RATE} packets a second, by the table {family} {name}, which \
+             goes with this process.\n",
+            asked.time.as_secs(),
+        )?;
+    }
+    let is_ours = |pass: &Pass| is_ours(pass, &nft.table);
+    let is_last_ours = |packet: &Packet| packet.passes.last().is_some_and(is_ours);
+    let begun = Instant::now();
+    let mut packets = Packets::new(name, asked.packets);
+    let mut table = Some(table);
+    loop {
+        receive(&mut listener, &mut packets, &mut book, &mut report.losses)?;
+        let is_ending = ended.load(Ordering::Relaxed) || begun.elapsed() >= asked.time;
+        if is_ending && table.take().is_some() {
+            report.seconds = begun.elapsed().as_secs_f64();
+            // The last packets may still be on their way.
+            wait(&listener, QUIET)?;
+            continue;
+        }
+        for packet in packets.finished(is_ending) {
+            let compared = forecasts.compare(&packet, &is_last_ours);
+            if let Ok(forecast) = forecasts.get(packet.first.source.ip()) {
+                report.service.clone_from(&forecast.service);
+            }
+            let text = report.add(Line::new(&packet, compared, &mut book, is_ours));
+            if is_text {
+                writeln!(io::stdout(), "{text}")?;
+            }
+        }
+        if is_ending || packets.is_over() {
+            break;
+        }
+        wait(&listener, TURN)?;
+    }
+    if table.is_some() {
+        report.seconds = begun.elapsed().as_secs_f64();
+    }
+    match is_text {
+        true => write!(io::stdout(), "{}", report.summary())?,
+        false => writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&report)?)?,
+    }
+    Ok(report.exit_status())
+}
+
+fn refused(error: Error) -> TraceError {
+    use rustix::io::Errno;
+    match error.errno().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM | Errno::ACCESS) => TraceError::Privilege(error),
+        _ => TraceError::Table(error),
+    }
+}
+
+/// Takes the events that are there.
+fn receive(
+    listener: &mut TraceListener,
+    packets: &mut Packets,
+    book: &mut Book,
+    losses: &mut u32,
+) -> Result<(), Error> {
+    for _ in 0..MOST_AT_ONCE {
+        match listener.receive() {
+            Ok(Some(events)) => events.iter().for_each(|event| packets.add(event, book)),
+            Ok(None) => break,
+            Err(Error::Overrun) => *losses = losses.saturating_add(1),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Waits for events, a signal, or the end of a time.
+fn wait(listener: &TraceListener, longest: Duration) -> io::Result<()> {
+    let mut sockets = [PollFd::new(listener, PollFlags::IN)];
+    let longest = Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
+    match poll(&mut sockets, Some(&longest)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the rules of a chain are this proxy's: those of its table, or of iptables modes.
+fn is_ours(pass: &Pass, table: &str) -> bool {
+    let chain = pass.rule.as_ref().map_or(&pass.base.chain, |(chain, ..)| chain);
+    pass.base.table == table || chain.starts_with("KUBE-")
+}
+
+/// The tables of iptables-legacy that are in use, as far as this process may know.
+fn legacy_tables(to: SocketAddr) -> Vec<String> {
+    let family = if to.is_ipv4() { "ip" } else { "ip6" };
+    let names = fs::read_to_string(format!("/proc/net/{family}_tables_names"));
+    names.unwrap_or_default().lines().map(str::to_owned).collect()
+}

@@ -1,0 +1,109 @@
+//! `switchyard trace` beside the running program, with real connections.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    process::{Child, Output, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use switchyard_core::testing::check_schema;
+use tempfile::TempDir;
+
+use crate::{
+    manifests::{Manifests, NODE, service, slice},
+    namespace::{HEALTH, Namespace, until},
+};
+
+const TO: &str = "10.96.0.10:80";
+
+/// Starts a trace, and waits until it marks packets.
+fn start(namespace: &Namespace, arguments: &[&str]) -> Child {
+    let mut command = namespace.switchyard(&[&["trace"], arguments].concat());
+    let trace = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the table is there", || has_table(namespace, &trace));
+    trace
+}
+
+fn has_table(namespace: &Namespace, trace: &Child) -> bool {
+    namespace.list("tables").contains(&format!("table ip switchyard-trace-{}\n", trace.id()))
+}
+
+/// The status and the report of a trace that has ended.
+#[track_caller]
+fn report(output: &Output) -> (Option<i32>, Value) {
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    check_schema("trace", &report);
+    (output.status.code(), report)
+}
+
+#[test]
+fn packets_are_followed_and_compared_and_no_table_stays() {
+    let namespace = Namespace::new();
+    let inside = &namespace.0;
+    inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.0/24 dev lo\n").unwrap();
+    let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
+    let none = service("none", "clusterIP: 10.96.0.11, ports: [{port: 80, protocol: TCP}]");
+    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
+    let manifests = Manifests::new(&format!("{NODE}{web}{none}{ready}"));
+    let directory = TempDir::new().unwrap();
+    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
+    let program = manifests.start(&namespace, &[&flag]);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let _listener = inside.run(|| TcpListener::bind("10.0.0.5:8080").unwrap()).unwrap();
+    let connect = |to: &'static str| {
+        let connect = move || {
+            TcpStream::connect_timeout(&to.parse().unwrap(), Duration::from_millis(200)).is_ok()
+        };
+        inside.run(connect).unwrap()
+    };
+    let trace = |to: &'static str, more: &[&str]| {
+        let all = ["any", to, "--packets=1", "-o", "json", &flag];
+        let trace = start(&namespace, &[&all, more].concat());
+        connect(to);
+        report(&trace.wait_with_output().unwrap())
+    };
+
+    let (status, answer) = trace(TO, &[]);
+    assert_eq!(status, Some(0), "{answer}");
+    assert_eq!((&answer["service"], &answer["losses"]), (&json!("shop/web"), &json!(0)));
+    let packet = &answer["packets"][0];
+    let got = ["flags", "input", "end", "lastDestination", "asExplained"].map(|at| &packet[at]);
+    assert_eq!(
+        got,
+        [&json!("SYN"), &json!(null), &json!("received"), &json!("10.0.0.5:8080"), &json!(true)]
+    );
+    let chains = packet["chains"].as_array().unwrap();
+    assert!(chains.iter().all(|chain| chain["isForeign"] == json!(false)), "{packet}");
+    let nat = chains.iter().find(|chain| chain["actions"] == json!(["dnat"])).unwrap();
+    assert_eq!((&nat["hook"], &nat["kind"]), (&json!("output"), &json!("nat")));
+    assert_eq!(nat["then"][1], json!("10.0.0.5:8080"));
+
+    let (status, answer) = trace("10.96.0.11:80", &[]);
+    assert_eq!((status, &answer["packets"][0]["end"]), (Some(0), &json!("rejected")), "{answer}");
+
+    let rules = "add table inet silence\n\
+                 add chain inet silence out { type filter hook output priority 20; }\n\
+                 add rule inet silence out tcp dport 8080 drop comment \"quiet\"\n";
+    inside.nft(rules).unwrap();
+    let (status, answer) = trace(TO, &[]);
+    assert_eq!((status, &answer["packets"][0]["end"]), (Some(3), &json!("dropped")), "{answer}");
+    let last = answer["packets"][0]["chains"].as_array().unwrap().last().unwrap();
+    let got = ["table", "comment", "verdict", "isForeign"].map(|at| &last[at]);
+    assert_eq!(got, [&json!("silence"), &json!("quiet"), &json!("drop"), &json!(true)]);
+
+    // Without a proxy to ask, the way is shown nevertheless.
+    let nobody = format!("--local-socket={}", directory.path().join("none.sock").display());
+    let (status, answer) = trace(TO, &[&nobody]);
+    assert_eq!((status, &answer["packets"][0]["asExplained"]), (Some(5), &json!(null)), "{answer}");
+
+    let output = namespace.switchyard(&["trace", "192.0.2.1", TO, "--for=1s", &flag]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    let mut killed = start(&namespace, &["any", TO, "--for=10m", &flag]);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(!namespace.list("tables").contains("switchyard-trace-"));
+    let (_, log) = program.terminate();
+    assert!(!log.contains("by another program"), "traces are no changes of the proxy's: {log}");
+}
