@@ -50,6 +50,7 @@ mod node;
 mod node_events;
 mod objects;
 mod observability;
+mod other_tables;
 mod pace;
 mod process;
 mod reachable;

@@ -68,6 +68,7 @@ use crate::{
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     objects::Problems,
+    other_tables::OtherTables,
     process,
     reload::{LiveParts, Reloader},
     select::Chosen,
@@ -190,6 +191,7 @@ pub fn run(
         let (engine, flows) = (proxy.handle().inputs(), Some(Arc::default()));
         let nft = backends::nft_config(&settings.backend, supported);
         let tables = (mode == Mode::NFTABLES).then(|| Arc::new(TableReader::new(nft)));
+        let others = Some(Arc::new(OtherTables::new(mode)));
         let (traffic, seen) = (Arc::clone(traffic), ServiceFlows::default());
         let top = Some(Arc::new(TopSources {
             status,
@@ -198,7 +200,7 @@ pub fn run(
             flows: seen,
             last: Default::default(),
         }));
-        answer_locally(listener, Sources { engine, history, feeds, flows, tables, top })
+        answer_locally(listener, Sources { engine, history, feeds, flows, tables, others, top })
     });
     let failure = node.failure();
     let parts = LiveParts {

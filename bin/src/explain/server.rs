@@ -6,6 +6,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -40,6 +41,7 @@ use crate::{
     comparison::service::{self, Expected, TableReader},
     config::release,
     local_socket::{send, send_all},
+    other_tables::OtherTables,
 };
 
 /// The longest wait for the engine, which a sync may keep busy.
@@ -105,6 +107,8 @@ pub struct Sources {
     pub flows: Option<Arc<FlowReader>>,
     /// The kernel's tables; `None` if they are not read.
     pub tables: Option<Arc<TableReader>>,
+    /// The tables of other programs; `None` if they are not read.
+    pub others: Option<Arc<OtherTables>>,
     /// The sources of [`Top`]; `None` if that is not asked for.
     pub top: Option<Arc<TopSources>>,
 }
@@ -219,7 +223,7 @@ struct Answer {
 /// Answers a question, with what the kernel has.
 async fn answer(question: Question, sources: &Sources) -> Result<Explanation, ServerError> {
     let Sources { engine, history, .. } = sources;
-    let (mut answer, is_unsynced, expected) =
+    let Explained { mut answer, is_unsynced, expected, addresses } =
         ask(engine, move |known| explained(&question, known)).await?;
     answer.last_change = history.last_change(answer.service.as_deref());
     if is_unsynced {
@@ -228,6 +232,12 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
     }
     if let Some((expected, tables)) = expected.zip(sources.tables.clone()) {
         compare(&mut answer, expected, tables, engine).await;
+    }
+    if let Some(others) = sources.others.clone().filter(|_| answer.leads_somewhere()) {
+        let closed = task::spawn_blocking(move || others.closed());
+        if let Some(closed) = closed.await.map_err(|_| ServerError::Ended)? {
+            answer.set_other_tables(closed, &addresses);
+        }
     }
     if let Some(flows) = sources.flows.clone() {
         let count = move || {
@@ -239,19 +249,33 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
     Ok(answer)
 }
 
-/// Answers a question, and returns whether the kernel lacks a change of the Service, and what the
-/// kernel should hold if it lacks none.
-fn explained(question: &Question, known: &Tracker) -> (Explanation, bool, Option<Expected>) {
+/// An answer from what is known, and what is needed to add what the kernel has.
+struct Explained {
+    answer: Explanation,
+    /// Whether the kernel lacks a change of the Service.
+    is_unsynced: bool,
+    /// The Service in the kernel; `None` if that lacks changes, or the answer is about no Service.
+    expected: Option<Expected>,
+    /// The addresses of the node.
+    addresses: Vec<IpAddr>,
+}
+
+/// Answers a question on the engine's thread.
+fn explained(question: &Question, known: &Tracker) -> Explained {
     let answer = explain(question, known);
-    let Some(name) = service_of(&answer) else { return (answer, false, None) };
+    let addresses = Known::node(known).addresses;
+    let Some(name) = service_of(&answer) else {
+        return Explained { answer, is_unsynced: false, expected: None, addresses };
+    };
     let transition = known.transition();
     let is_synced =
         !transition.ports().any(|port| port.id.name.service == name && is_changed(&port));
-    match transition.before() {
-        Some(_) if !is_synced => (answer, true, None),
-        Some(_) if !transition.node_changed() => (answer, false, Expected::new(&name, known)),
-        _ => (answer, false, None),
-    }
+    let (is_unsynced, expected) = match transition.before() {
+        Some(_) if !is_synced => (true, None),
+        Some(_) if !transition.node_changed() => (false, Expected::new(&name, known)),
+        _ => (false, None),
+    };
+    Explained { answer, is_unsynced, expected, addresses }
 }
 
 fn service_of(answer: &Explanation) -> Option<ServiceName> {

@@ -62,7 +62,15 @@ fn serve(directory: &Path) -> String {
     let (history, feeds) = (Arc::default(), Arc::default());
     tokio::spawn(server::serve(
         listener,
-        Sources { engine: inputs, history, feeds, flows: None, tables: None, top: None },
+        Sources {
+            engine: inputs,
+            history,
+            feeds,
+            flows: None,
+            tables: None,
+            others: None,
+            top: None,
+        },
     ));
     path
 }

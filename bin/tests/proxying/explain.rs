@@ -124,3 +124,47 @@ fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
         if is_there && text.contains("  FLOWS  STUCK  ") { Ok(()) } else { Err(text) }
     });
 }
+
+#[test]
+fn a_table_that_drops_is_named_with_its_remedy() {
+    let namespace = Namespace::new();
+    let inside = &namespace.0;
+    let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
+    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
+    let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
+    let directory = TempDir::new().unwrap();
+    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
+    let _program = manifests.start(&namespace, &[&flag]);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let ask = |question: &str| {
+        let output = namespace.switchyard(&["explain", question, &flag]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let from_pod = "10.0.0.9 -> 10.96.0.10:80";
+    let (status, text) = ask(from_pod);
+    let passes = "\nother tables  none is seen to drop these connections\n";
+    assert!(status == Some(0) && text.contains(passes), "{text}");
+
+    inside
+        .nft(
+            "table inet guard {\nchain f {\ntype filter hook forward priority 10; policy drop;\n\
+             ct state established,related accept\n}\n}\n",
+        )
+        .unwrap();
+    let (status, text) = ask(from_pod);
+    assert!(
+        status == Some(2) && text.contains("\nSWY0301 ! the table inet guard drops "),
+        "{text}"
+    );
+    assert_eq!((ask("shop/web").0, ask("127.0.0.1 -> 10.96.0.10:80").0), (Some(5), Some(0)));
+    let remedy = text.split("          try: nft ").nth(1).unwrap().lines().next().unwrap();
+    inside.nft(&format!("{remedy}\n")).unwrap();
+    assert_eq!((ask(from_pod).0, ask("shop/web").0), (Some(0), Some(0)));
+
+    inside.output("iptables-nft", &["-P", "FORWARD", "DROP"], "").unwrap();
+    let (status, text) = ask(from_pod);
+    let remedy = text.split("          try: iptables ").nth(1).expect(&text);
+    let remedy: Vec<&str> = remedy.lines().next().unwrap().split(' ').collect();
+    inside.output("iptables-nft", &remedy, "").unwrap();
+    assert_eq!((status, ask(from_pod).0), (Some(2), Some(0)));
+}

@@ -1,12 +1,13 @@
 //! Explanations: the verdict, a sentence, and the lines beneath.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{borrow::Cow, net::SocketAddr, sync::Arc};
 
 use ipnet::IpNet;
 
 use super::{
     client::{Client, Route, RouteEnd},
     facts::{EndpointState, KnownNode, Whereabouts},
+    others::ClosedChain,
     question::Question,
 };
 use crate::{
@@ -100,6 +101,9 @@ pub struct Explanation {
     pub frontends: Vec<FrontendLine>,
     /// The endpoints, used or left out.
     pub endpoints: Vec<EndpointLine>,
+    /// The chains of other programs that drop connections of the question; `None` if these were not
+    /// read.
+    pub other_tables: Option<Vec<ClosedChain>>,
     /// The last change of the Service; `None` if it is not known.
     pub last_change: Option<LastChange>,
     /// Reasons and remedies, those that make the verdict first.
@@ -166,7 +170,7 @@ pub struct EndpointLine {
 }
 
 impl EndpointLine {
-    fn share_of(&self, pool: PoolKind) -> Option<f64> {
+    pub(super) fn share_of(&self, pool: PoolKind) -> Option<f64> {
         match pool {
             PoolKind::Cluster => self.share,
             PoolKind::Local => self.local_share,
@@ -202,7 +206,7 @@ pub struct Finding {
     /// The finding and its reason.
     pub because: String,
     /// The remedy.
-    pub remedy: &'static str,
+    pub remedy: Cow<'static, str>,
 }
 
 impl Explanation {
@@ -225,6 +229,7 @@ impl Explanation {
             route: None,
             frontends: Vec::new(),
             endpoints: Vec::new(),
+            other_tables: None,
             last_change: None,
             findings: Vec::new(),
         }

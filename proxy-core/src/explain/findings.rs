@@ -28,7 +28,7 @@ const LEFT_OUT: [EndpointState; 10] = [
 
 /// A finding that something is wrong.
 pub(super) fn problem(Cause { code, remedy }: Cause, because: String) -> Finding {
-    Finding { code, is_problem: true, because, remedy }
+    Finding { code, is_problem: true, because, remedy: remedy.into() }
 }
 
 fn note(cause: Cause, because: String) -> Finding {

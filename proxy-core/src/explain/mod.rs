@@ -14,6 +14,7 @@ mod client;
 mod explanation;
 mod facts;
 mod findings;
+mod others;
 mod question;
 mod running;
 mod similar;
@@ -29,6 +30,7 @@ pub use self::{
         EndpointState, Known, KnownEndpoint, KnownNode, KnownPort, KnownService, LostFrontend,
         Picture, Whereabouts,
     },
+    others::{ChainClients, ClosedChain},
     question::{Question, QuestionError},
     running::FlowCounts,
 };

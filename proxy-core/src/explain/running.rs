@@ -1,17 +1,19 @@
-//! Facts that only a running proxy has: flows that are tracked, changes that are not synced, and
-//! what the kernel does.
+//! Facts that only a running proxy has: flows that are tracked, changes that are not synced, what
+//! the kernel does, and what tables of other programs drop.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
 };
 
 use super::{
     cause,
-    explanation::{Explanation, Finding, KernelCheck, Verdict},
+    client::{Client, RouteEnd, route_of},
+    explanation::{EndpointLine, Explanation, Finding, FrontendLine, KernelCheck, Verdict},
     findings,
+    others::{ChainClients, ClosedChain},
 };
-use crate::model::Protocol;
+use crate::model::{IpFamily, Protocol};
 
 /// The flows to the endpoints of an explanation, counted one after the other.
 #[derive(Clone, Debug, Default)]
@@ -117,6 +119,66 @@ impl Explanation {
         }
     }
 
+    /// Adds the chains of other programs that drop connections of the question, of all those that
+    /// are `closed`; `node` has the addresses of the node.
+    pub fn set_other_tables(&mut self, closed: Vec<ClosedChain>, node: &[IpAddr]) {
+        let every = [Client::LocalPod, Client::Node, Client::Other];
+        let clients = self.client.as_ref().map_or(&every[..], std::slice::from_ref);
+        let mut in_the_way = BTreeSet::new();
+        let mut passes = false;
+        for (line, client) in
+            self.frontends.iter().flat_map(|l| clients.iter().map(move |c| (l, *c)))
+        {
+            for endpoint in self.reached_by(line, client) {
+                let mut is_dropped = false;
+                for (place, chain) in closed.iter().enumerate() {
+                    if chain.drops(client, endpoint.address, node) {
+                        in_the_way.insert(place);
+                        is_dropped = true;
+                    }
+                }
+                passes |= !is_dropped;
+            }
+        }
+        let chains = closed.into_iter().enumerate().filter(|(place, _)| in_the_way.contains(place));
+        let chains: Vec<ClosedChain> = chains.map(|(_, chain)| chain).collect();
+        let (before, first) = (self.verdict, chains.first().map(closed_finding));
+        chains.iter().for_each(|chain| self.add_problem(closed_finding(chain)));
+        if let (Some(first), false, Verdict::Impaired) = (first, passes, self.verdict) {
+            if before == Verdict::Impaired {
+                self.sentence.push_str(&format!(" All of it is dropped: {}.", first.because));
+            }
+            self.verdict = Verdict::Drops;
+        }
+        self.other_tables = Some(chains);
+    }
+
+    /// Whether a frontend leads some client of the question to an endpoint.
+    pub fn leads_somewhere(&self) -> bool {
+        let mut routes = self.frontends.iter().flat_map(|line| &line.routes).chain(&self.route);
+        routes.any(|route| matches!(route.to, RouteEnd::Pool(_)))
+    }
+
+    /// The endpoints that a frontend leads a client to.
+    fn reached_by(
+        &self,
+        line: &FrontendLine,
+        client: Client,
+    ) -> impl Iterator<Item = &EndpointLine> {
+        // That of the question has looked at the source ranges.
+        let route = self.route.or_else(|| route_of(&line.routes, client));
+        let pool = match route.map(|route| route.to) {
+            Some(RouteEnd::Pool(pool)) => Some(pool),
+            _ => None,
+        };
+        let port = (line.port_name.clone(), line.protocol, line.family);
+        self.endpoints.iter().filter(move |endpoint| {
+            let family = IpFamily::of(&endpoint.address.ip());
+            pool.is_some_and(|pool| endpoint.share_of(pool).is_some())
+                && (&endpoint.port_name, endpoint.protocol, family) == (&port.0, port.1, port.2)
+        })
+    }
+
     /// Adds what is wrong to an answer that had not found that.
     fn add_problem(&mut self, finding: Finding) {
         if self.verdict == Verdict::Serves {
@@ -126,5 +188,24 @@ impl Explanation {
         }
         let problems = self.findings.iter().take_while(|finding| finding.is_problem).count();
         self.findings.insert(problems, finding);
+    }
+}
+
+/// The finding about a chain of another program.
+fn closed_finding(chain: &ClosedChain) -> Finding {
+    let more = match chain.clients {
+        ChainClients::ByNode => ", which leads all clients to endpoints",
+        ChainClients::ExceptNode | ChainClients::Node => "",
+    };
+    Finding {
+        code: ClosedChain::CODE,
+        is_problem: true,
+        because: format!(
+            "the {} drops new connections {}{more}: {}",
+            chain.table(),
+            chain.whose(),
+            chain.why()
+        ),
+        remedy: chain.remedy.clone().into(),
     }
 }

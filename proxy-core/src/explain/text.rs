@@ -50,6 +50,14 @@ impl fmt::Display for Explanation {
             let lines = self.endpoints.iter().map(endpoint_row);
             table(f, std::iter::once(header).chain(lines).collect())?;
         }
+        if self.leads_somewhere() {
+            match self.other_tables.as_deref() {
+                None => writeln!(f, "\nother tables  not read")?,
+                Some([]) => writeln!(f, "\nother tables  none is seen to drop these connections")?,
+                // The findings name them.
+                Some(_) => {}
+            }
+        }
         if let Some(change) = &self.last_change {
             write!(f, "\nlast change  {}", change.at)?;
             if let Some(latency) = change.latency_milliseconds {

@@ -3,8 +3,11 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use switchyard_core::{
-    explain::{Explanation, FlowCounts, KernelCheck, Known, Picture, Question, Verdict, explain},
-    model::Protocol,
+    explain::{
+        ChainClients, ClosedChain, Explanation, FlowCounts, KernelCheck, Known, Picture, Question,
+        Verdict, explain,
+    },
+    model::{IpFamily, Protocol},
     objects::{Event, Kind},
     proxier::{Capabilities, Mode},
     testing::{
@@ -311,4 +314,66 @@ fn flows_count_for_the_service_whose_frontend_they_met() {
     answer.set_kernel(KernelCheck::Differs { classes: 9, different: 3 }, Some("refused"));
     assert_eq!((answer.verdict, codes(&answer)[2].as_str()), (Verdict::Differs, "SWY0122!"));
     assert!(answer.to_string().contains("the kernel does otherwise: refused; and 2 more\n"));
+}
+
+#[test]
+fn chains_of_others_drop_those_whose_packets_come_to_them() {
+    let pods = slice("web", "a")
+        .port("http", "TCP", 8080)
+        .endpoint(endpoint("10.1.0.1", NODE))
+        .endpoint(endpoint("192.168.10.1", NODE));
+    let known = cluster([&service("web", "10.96.0.1").port("http", "TCP", 80), &pods]);
+    let chain = |clients, family| ClosedChain {
+        table: "ip filter".to_owned(),
+        chain: "FORWARD".to_owned(),
+        hook: "forward",
+        priority: 0,
+        family,
+        clients,
+        program: Some("ufw".to_owned()),
+        remedy: "accept them".to_owned(),
+    };
+    let node = ["192.168.10.1".parse().unwrap()];
+    let asked = |question: &str, closed: &[ClosedChain], node| {
+        let mut answer = ask(&known, question);
+        assert!(answer.to_string().contains("\nother tables  not read\n"), "{answer}");
+        answer.set_other_tables(closed.to_vec(), node);
+        check_schema("explain", &json!(answer));
+        answer
+    };
+    let [forward, output, all] =
+        [ChainClients::ExceptNode, ChainClients::Node, ChainClients::ByNode]
+            .map(|clients| chain(clients, None));
+    let open = asked("ns/web", &[], &[]);
+    assert_eq!((open.verdict, codes(&open).len()), (Verdict::Serves, 0));
+    assert!(open.to_string().contains("\nother tables  none is seen to drop these connections\n"));
+
+    let closed = asked("10.1.9.9 -> 10.96.0.1:80", std::slice::from_ref(&forward), &[]);
+    assert_eq!((closed.verdict, codes(&closed)), (Verdict::Drops, vec!["SWY0301!".to_owned()]));
+    assert!(
+        closed.sentence.ends_with(
+            ", but the table ip filter (of ufw) drops new connections of pods and other hosts: \
+             no rule of the chain FORWARD (hook forward, priority 0) accepts one."
+        ),
+        "{closed}"
+    );
+    assert!(closed.to_string().contains("          try: accept them\n"), "{closed}");
+    for (question, closed, node, verdict) in [
+        // What is of another family or another way, and what the node sends to itself.
+        (
+            "10.1.9.9 -> 10.96.0.1:80",
+            chain(ChainClients::ExceptNode, Some(IpFamily::V6)),
+            &[][..],
+            Verdict::Serves,
+        ),
+        ("10.1.9.9 -> 10.96.0.1:80", output.clone(), &[], Verdict::Serves),
+        ("192.168.10.1 -> 10.96.0.1:80", forward.clone(), &[], Verdict::Serves),
+        ("192.168.10.1 -> 10.96.0.1:80", output, &[], Verdict::Drops),
+        ("10.1.9.9 -> 10.96.0.1:80", forward.clone(), &node, Verdict::Impaired),
+        ("ns/web", forward, &[], Verdict::Impaired),
+        ("10.96.0.1:80", all, &[], Verdict::Drops),
+    ] {
+        let answer = asked(question, std::slice::from_ref(&closed), node);
+        assert_eq!(answer.verdict, verdict, "{question} {closed:?}");
+    }
 }

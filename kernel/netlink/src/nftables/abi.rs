@@ -66,6 +66,8 @@ pub mod table {
     pub const FLAG_OWNER: u32 = 2;
     /// `NFTA_TABLE_USERDATA`
     pub const USERDATA: u16 = 6;
+    /// `NFTA_TABLE_OWNER`
+    pub const OWNER: u16 = 7;
 }
 
 /// Attributes of chains, and of the hook in one.

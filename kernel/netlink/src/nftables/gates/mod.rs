@@ -7,7 +7,7 @@
 
 mod effect;
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 
 use self::effect::{Effect, effect, host_number, text, value};
 use super::abi::{chain, element, expression, message, rule, table};
@@ -66,10 +66,14 @@ pub struct ClosedGate {
     pub hook: Hook,
     /// The priority of the chain.
     pub priority: i32,
+    /// The port of the netlink socket that owns the table, by default the id of the process: while
+    /// the socket is open, nobody else may change the table. `None` if none does.
+    pub owner: Option<u32>,
 }
 
 struct ListedChain {
     name: ChainName,
+    owner: Option<u32>,
     /// Hook, priority and whether the policy drops, of a base chain of the type `filter`.
     gate: Option<(Hook, i32, bool)>,
 }
@@ -91,7 +95,7 @@ impl Chains {
         if super::generation(&mut socket)?.is_none() {
             return Ok(Self { socket, chains: Vec::new() });
         }
-        let dormant: BTreeSet<(u8, String)> = dump(
+        let tables: HashMap<(u8, String), Option<u32>> = dump(
             &mut socket,
             message::GET_TABLE,
             0,
@@ -99,7 +103,8 @@ impl Chains {
             |family, read| {
                 let flags = read.find_kind(table::FLAGS)?.be32()?;
                 let name = text(read, table::NAME)?.to_owned();
-                (flags & table::FLAG_DORMANT != 0).then_some((family, name))
+                let owner = read.find_kind(table::OWNER).and_then(|owner| owner.be32());
+                (flags & table::FLAG_DORMANT == 0).then_some(((family, name), owner))
             },
         )?
         .into_iter()
@@ -112,11 +117,9 @@ impl Chains {
             |family, read| {
                 let table = text(read, chain::TABLE)?.to_owned();
                 let chain = text(read, chain::NAME)?.to_owned();
-                if dormant.contains(&(family, table.clone())) {
-                    return None;
-                }
+                let owner = *tables.get(&(family, table.clone()))?;
                 let name = ChainName { family: family_name(family)?, table, chain };
-                Some(ListedChain { name, gate: gate(read) })
+                Some(ListedChain { name, owner, gate: gate(read) })
             },
         )?;
         Ok(Self { socket, chains })
@@ -146,7 +149,8 @@ impl Chains {
                 Passage::Undecided => !drops,
             };
             if !passes {
-                found.push(ClosedGate { name: listed.name.clone(), hook, priority });
+                let (name, owner) = (listed.name.clone(), listed.owner);
+                found.push(ClosedGate { name, hook, priority, owner });
             }
         }
         Ok(found)
