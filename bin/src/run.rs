@@ -154,8 +154,9 @@ pub fn run(
         recorded,
         requests: Arc::new(metrics.requests.clone()),
         addresses: (mode == Mode::IPVS).then(|| settings.backend.ipvs.api_addresses.clone()),
+        names: Arc::default(),
     };
-    let watches = Arc::new(link.watches.clone());
+    let (watches, names) = (Arc::new(link.watches.clone()), Arc::clone(&link.names));
     let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, &loaded.config));
     let healthz = HealthzHandler::new(proxy.health(), Arc::clone(&metrics), watches.clone());
     let status = StatusSources {
@@ -200,7 +201,10 @@ pub fn run(
             flows: seen,
             last: Default::default(),
         }));
-        answer_locally(listener, Sources { engine, history, feeds, flows, tables, others, top })
+        answer_locally(
+            listener,
+            Sources { engine, history, feeds, names, flows, tables, others, top },
+        )
     });
     let failure = node.failure();
     let parts = LiveParts {

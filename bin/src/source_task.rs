@@ -15,6 +15,7 @@ use tokio::sync::mpsc::Sender;
 use crate::config::settings::{ClientSettings, SourceSettings};
 use crate::{
     api_addresses,
+    explain::names::NameReader,
     node_events::{self, EventQueue},
     objects::{self, ObjectsError, Problems},
 };
@@ -37,7 +38,6 @@ pub enum SourceError {
 }
 
 /// Everything else that the program exchanges with an API server.
-#[derive(Debug)]
 pub struct ApiServerLink {
     /// Records when the watches were last heard from.
     pub watches: WatchHealth,
@@ -48,6 +48,8 @@ pub struct ApiServerLink {
     /// Gets the addresses that connections go to, if the mode has to know them before the first
     /// sync.
     pub addresses: Option<SharedAddresses>,
+    /// Reads the names of endpoints for those who ask.
+    pub names: Arc<NameReader>,
 }
 
 /// Sends the events of the source for ever.
@@ -91,6 +93,7 @@ async fn from_source(
 ) -> Result<Infallible, SourceError> {
     match source {
         SourceSettings::Manifests(directory) => {
+            link.names.read_from_directory(directory.clone());
             // There is no API server to send Kubernetes Events to.
             drop(link);
             manifests::run(directory.clone(), sender).await?;
@@ -104,6 +107,7 @@ async fn from_source(
             let config = KubeConfig { observer: Some(observer.clone()), ..kube_config(client) };
             let client = kube::client(&config).await.map_err(KubeSourceError::from)?;
             let pacer = Pacer::new(config.pace).observed_by(observer);
+            link.names.read_from_cluster(client.clone(), pacer.clone());
             let publishing =
                 node_events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
             let service_proxy_name = config.service_proxy_name.as_deref();

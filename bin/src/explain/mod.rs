@@ -8,6 +8,7 @@ pub mod client;
 pub mod feed;
 pub mod flows;
 pub mod history;
+pub mod names;
 pub mod server;
 pub mod service_flows;
 pub mod snapshot;
@@ -23,6 +24,7 @@ use std::{
 use switchyard_core::{
     error::ErrorChain,
     explain::{Explanation, Question, QuestionError, explain},
+    model::ServiceName,
 };
 
 use self::{client::ClientError, server::Request, snapshot::SnapshotError};
@@ -149,7 +151,17 @@ fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
     let tracker =
         tracked::tracked(settings, directory, &backend.profile(), &mut io::stderr().lock())
             .map_err(ExplainError::from)?;
-    print(&explain(&question, &tracker), asked.format)
+    let mut answer = explain(&question, &tracker);
+    if let Some(service) = service_of(&answer) {
+        answer.set_names(&names::from_directory(directory, &service)?);
+    }
+    print(&answer, asked.format)
+}
+
+/// The Service that an answer is about.
+fn service_of(answer: &Explanation) -> Option<ServiceName> {
+    let (namespace, name) = answer.service.as_deref()?.split_once('/')?;
+    Some(ServiceName::new(namespace, name))
 }
 
 /// Prints the answer of the running proxy, and returns the exit status.

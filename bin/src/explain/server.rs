@@ -33,7 +33,9 @@ use super::{
     feed::{self, Feeds},
     flows::FlowReader,
     history::{History, is_changed},
+    names::NameReader,
     service_flows::LEAST,
+    service_of,
     snapshot::{Line, VERSION},
     top::{Programmed, Top, TopSources},
 };
@@ -103,6 +105,8 @@ pub struct Sources {
     pub history: Arc<History>,
     /// The feeds of its syncs.
     pub feeds: Arc<Feeds>,
+    /// The names of endpoints.
+    pub names: Arc<NameReader>,
     /// The kernel's flows; `None` if they are not counted.
     pub flows: Option<Arc<FlowReader>>,
     /// The kernel's tables; `None` if they are not read.
@@ -230,8 +234,16 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
         let failed = history.failure();
         answer.set_unsynced(failed.as_ref().map(|(at, why)| (&**at, &**why)));
     }
-    if let Some((expected, tables)) = expected.zip(sources.tables.clone()) {
-        compare(&mut answer, expected, tables, engine).await;
+    let service = service_of(&answer).filter(|_| !answer.endpoints.is_empty());
+    let comparing = async {
+        if let Some((expected, tables)) = expected.zip(sources.tables.clone()) {
+            compare(&mut answer, expected, tables, engine).await;
+        }
+    };
+    let naming = async { sources.names.of(service.as_ref()?).await };
+    let ((), names) = tokio::join!(comparing, naming);
+    if let Some(names) = names {
+        answer.set_names(&names);
     }
     if let Some(others) = sources.others.clone().filter(|_| answer.leads_somewhere()) {
         let closed = task::spawn_blocking(move || others.closed());
@@ -276,11 +288,6 @@ fn explained(question: &Question, known: &Tracker) -> Explained {
         _ => (false, None),
     };
     Explained { answer, is_unsynced, expected, addresses }
-}
-
-fn service_of(answer: &Explanation) -> Option<ServiceName> {
-    let (namespace, name) = answer.service.as_deref()?.split_once('/')?;
-    Some(ServiceName::new(namespace, name))
 }
 
 /// Reads what the kernel does with the Service's packets. Nothing is added to the answer if that

@@ -66,6 +66,7 @@ fn serve(directory: &Path) -> String {
             engine: inputs,
             history,
             feeds,
+            names: Default::default(),
             flows: None,
             tables: None,
             others: None,

@@ -7,18 +7,23 @@ use std::{
     os::unix::fs::PermissionsExt,
 };
 
+use api_standin::load;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
-    namespace::{HEALTH, Namespace, until, until_ok},
+    namespace::{HEALTH, Namespace, Program, until, until_ok},
+    standin::{Cluster, run},
 };
 
 #[test]
 fn a_running_proxy_answers_its_own_user() {
     let namespace = Namespace::new();
     let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
-    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
+    let endpoint =
+        "{addresses: [10.0.0.5], nodeName: node-1, zone: a, targetRef: {kind: Pod, name: web-x}}";
+    let ready = slice("web", "8080, protocol: TCP", endpoint);
     let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("proxy.sock");
@@ -36,6 +41,7 @@ fn a_running_proxy_answers_its_own_user() {
     let begins =
         "shop/web is served on node-1 by its only endpoint.\nThe kernel's rules do the same.";
     assert!(text.starts_with(begins), "{text}");
+    assert!(text.contains("\n10.0.0.5:8080/tcp  web-x  here  a     100 % "), "{text}");
     // The start of the proxy is no change.
     assert!(!text.contains("last change"), "{text}");
     run(4, &["explain", "shop/none", &flag]);
@@ -93,7 +99,7 @@ fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
     let endpoint = || {
         let arguments = ["explain", "shop/web", "-o", "json", &flag];
         let output = namespace.switchyard(&arguments).output().unwrap();
-        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         let line = &answer["endpoints"][0];
         (output.status.code(), line["flows"].as_u64(), line["stuckFlows"].as_u64())
     };
@@ -167,4 +173,45 @@ fn a_table_that_drops_is_named_with_its_remedy() {
     let remedy: Vec<&str> = remedy.lines().next().unwrap().split(' ').collect();
     inside.output("iptables-nft", &remedy, "").unwrap();
     assert_eq!((status, ask(from_pod).0), (Some(2), Some(0)));
+}
+
+#[test]
+fn pods_are_named_as_the_api_server_names_them() {
+    run(|namespace| async move {
+        let cluster = Cluster::start().await;
+        load::fill(cluster.server.store(), 2, 3);
+        let flag = format!("--local-socket={}", cluster.directory.path().join("p.sock").display());
+        let arguments = cluster.arguments();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain([&*flag]).collect();
+        let _program = Program::start(&namespace, &arguments);
+        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        let names = |service: &str| {
+            let output = namespace.switchyard(&["explain", service, "-ojson", &flag]).output();
+            let answer: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+            let lines = answer["endpoints"].as_array().unwrap();
+            let text = |line: &Value| {
+                ["pod", "nodeName", "zone"]
+                    .map(|name| line[name].as_str().unwrap_or("-").to_owned())
+            };
+            lines.iter().map(text).collect::<Vec<_>>()
+        };
+        let name = |service: usize| format!("{}/svc-{service}", load::NAMESPACE);
+        // A server that does not answer costs no more than the names.
+        cluster.server.faults().withhold_answers(true);
+        assert_eq!(names(&name(0)), [["-"; 3]; 3]);
+        cluster.server.faults().withhold_answers(false);
+        let expected = [
+            ["pod-3", "node-3", "zone-0"],
+            ["pod-4", "node-4", "zone-1"],
+            ["pod-5", "node-5", "zone-2"],
+        ];
+        assert_eq!(names(&name(1)), expected);
+        assert_eq!(names(&name(1)), expected);
+        let asked = |line: &&String| line.contains("service-name%3Dsvc-1");
+        let requests = cluster.server.requests();
+        assert_eq!(requests.iter().filter(asked).count(), 1, "{requests:#?}");
+        until("the names of the first Service are asked for again", || {
+            names(&name(0))[0] == ["pod-0", "node-0", "zone-0"]
+        });
+    });
 }

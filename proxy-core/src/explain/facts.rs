@@ -99,7 +99,7 @@ pub struct KnownEndpoint {
     pub state: EndpointState,
 }
 
-/// The node that an endpoint runs on. The name of another node is not kept.
+/// The node that an endpoint runs on. The name of another node is not kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]

@@ -14,6 +14,7 @@ mod client;
 mod explanation;
 mod facts;
 mod findings;
+mod names;
 mod others;
 mod question;
 mod running;
@@ -30,6 +31,7 @@ pub use self::{
         EndpointState, Known, KnownEndpoint, KnownNode, KnownPort, KnownService, LostFrontend,
         Picture, Whereabouts,
     },
+    names::EndpointNames,
     others::{ChainClients, ClosedChain},
     question::{Question, QuestionError},
     running::FlowCounts,

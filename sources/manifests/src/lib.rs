@@ -33,15 +33,17 @@ mod syntax;
 mod watch;
 
 use std::{
-    io,
+    fs, io,
+    marker::PhantomData,
     path::{Path, PathBuf},
 };
 
+use serde::de::DeserializeOwned;
 use switchyard_core::objects::{Event, Object};
 use tokio::{sync::mpsc::Sender, task::JoinError};
 
 pub use self::problem::{Problem, Severity};
-use self::{reader::Reader, watch::Watcher};
+use self::{reader::Reader, syntax::Syntax, watch::Watcher};
 
 /// Why the manifest source cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +82,29 @@ pub fn read_dir(dir: &Path) -> Result<(Vec<Object>, Vec<Problem>), ManifestsErro
     Ok((reader.into_objects(), batch.problems))
 }
 
+/// Decodes the documents of all manifests below `dir` whose text contains a word. Those that cannot
+/// be decoded are left out, and so are files that cannot be read.
+///
+/// # Errors
+/// If `dir` itself cannot be read.
+pub fn read_documents<T: DeserializeOwned>(
+    dir: &Path,
+    word: &str,
+) -> Result<Vec<T>, ManifestsError> {
+    let source = |source| ManifestsError::Directory { dir: dir.to_owned(), source };
+    fs::read_dir(dir).map_err(source)?;
+    let mut found = Vec::new();
+    for file in directory::scan(dir, &mut |_| ()).files.into_keys() {
+        let text = fs::read_to_string(dir.join(&file)).unwrap_or_default();
+        if let Some(syntax) = Syntax::from_path(&file).filter(|_| text.contains(word)) {
+            let (documents, _) = syntax::documents(syntax, &text);
+            let named = documents.iter().filter(|document| document.contains(word));
+            found.extend(named.filter_map(|document| document.decode(PhantomData).ok()));
+        }
+    }
+    Ok(found)
+}
+
 /// Decodes one object of JSON as one of a manifest. Returns [`Event::Apply`], or [`Event::Delete`]
 /// for an EndpointSlice that this source skips.
 ///
@@ -94,7 +119,7 @@ pub fn decode_object(json: &str) -> Result<Option<Event>, Box<Problem>> {
 /// problems. For tests.
 #[cfg(feature = "testing")]
 pub fn read_text(file: &Path, text: &str) -> (Vec<Object>, Vec<Problem>) {
-    let syntax = syntax::Syntax::from_path(file).unwrap_or(syntax::Syntax::Yaml);
+    let syntax = Syntax::from_path(file).unwrap_or(Syntax::Yaml);
     let content = document::Content::decode(file, syntax, text);
     (content.objects, content.problems)
 }

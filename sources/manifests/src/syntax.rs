@@ -71,6 +71,11 @@ pub(super) fn print_path(path: &[Step]) -> String {
 }
 
 impl<'t> Document<'t> {
+    /// Whether the text contains a word.
+    pub(super) fn contains(&self, word: &str) -> bool {
+        self.text.contains(word)
+    }
+
     /// Decodes the document. Only if that fails, the document is decoded again with a record of the
     /// place, which takes twice the time.
     pub(super) fn decode<S>(&self, seed: S) -> Result<S::Value, DecodeError>
