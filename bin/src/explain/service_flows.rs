@@ -79,7 +79,7 @@ impl ServiceFlows {
             tally.add(flow, is_stuck);
         });
         let now = Instant::now();
-        if !walked {
+        if walked.is_err() {
             *last = before;
             return last.as_ref().map(|last| last.counts.clone()).unwrap_or_default();
         }

@@ -101,6 +101,9 @@ pub struct Explanation {
     pub frontends: Vec<FrontendLine>,
     /// The endpoints, used or left out.
     pub endpoints: Vec<EndpointLine>,
+    /// The reason why a running proxy has not counted the flows of the endpoints; `None` if it has, or
+    /// there is nothing to count.
+    pub flows_not_counted: Option<String>,
     /// The chains of other programs that drop connections of the question; `None` if these were not
     /// read.
     pub other_tables: Option<Vec<ClosedChain>>,
@@ -229,6 +232,7 @@ impl Explanation {
             route: None,
             frontends: Vec::new(),
             endpoints: Vec::new(),
+            flows_not_counted: None,
             other_tables: None,
             last_change: None,
             findings: Vec::new(),

@@ -50,6 +50,9 @@ impl fmt::Display for Explanation {
             let lines = self.endpoints.iter().map(endpoint_row);
             table(f, std::iter::once(header).chain(lines).collect())?;
         }
+        if let Some(why) = &self.flows_not_counted {
+            writeln!(f, "flows were not counted: {why}")?;
+        }
         if self.leads_somewhere() {
             match self.other_tables.as_deref() {
                 None => writeln!(f, "\nother tables  not read")?,
