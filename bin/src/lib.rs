@@ -52,6 +52,7 @@ mod objects;
 mod observability;
 mod other_tables;
 mod pace;
+mod printable;
 mod process;
 mod reachable;
 mod reload;

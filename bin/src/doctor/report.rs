@@ -5,6 +5,8 @@ use std::{fmt, process::ExitCode};
 use serde::{Serialize, Serializer};
 use switchyard_core::model::Code;
 
+use crate::printable::Printable;
+
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -139,18 +141,6 @@ impl fmt::Display for Report {
             writeln!(f, "not checked       {check}: {}", Printable(reason))?;
         }
         Ok(())
-    }
-}
-
-/// Text with names of objects, chains or programs, whose control characters are escaped.
-struct Printable<'a>(&'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c.is_control() {
-            true => write!(f, "{}", c.escape_default()),
-            false => write!(f, "{c}"),
-        })
     }
 }
 

@@ -36,6 +36,7 @@ use crate::{
         flags::{Flags, table},
         settings::{OF_NAMED_PROXY, SourceSettings},
     },
+    printable::print_lines,
     tracked::{self, TrackedError},
 };
 
@@ -168,19 +169,18 @@ fn service_of(answer: &Explanation) -> Option<ServiceName> {
 fn ask_proxy(flags: &Flags, request: &Request, is_json: bool) -> Result<u8, Failure> {
     let asked = client::ask(&socket(flags), request, is_json);
     let (status, text) = asked.map_err(ExplainError::from)?;
-    io::stdout().write_all(text.as_bytes())?;
+    print_lines(&text)?;
     Ok(status)
 }
 
 fn print(explanation: &Explanation, format: OutputFormat) -> Result<u8, Failure> {
-    let mut output = io::stdout().lock();
-    match format {
+    let text = match format {
         OutputFormat::Json => {
-            let text = serde_json::to_string_pretty(explanation).map_err(ExplainError::from)?;
-            writeln!(output, "{text}")?;
+            serde_json::to_string_pretty(explanation).map_err(ExplainError::from)?
         }
-        OutputFormat::Text => write!(output, "{explanation}")?,
-    }
+        OutputFormat::Text => explanation.to_string(),
+    };
+    print_lines(&text)?;
     Ok(explanation.verdict.exit_status())
 }
 

@@ -40,8 +40,15 @@ pub type Names = HashMap<SocketAddr, EndpointNames>;
 #[derive(Default)]
 pub struct NameReader {
     source: OnceLock<Source>,
-    /// The names that were read a moment ago; `None` where that failed.
-    last: Mutex<Vec<(Instant, ServiceName, Option<Arc<Names>>)>>,
+    /// What was read a moment ago, the last first; no names where that failed.
+    answers: Mutex<Vec<Answer>>,
+}
+
+/// The answer to a question for the names of a Service's endpoints.
+struct Answer {
+    at: Instant,
+    service: ServiceName,
+    names: Option<Arc<Names>>,
 }
 
 /// The place of EndpointSlices.
@@ -70,14 +77,14 @@ impl NameReader {
 
     async fn found(&self, service: &ServiceName) -> Option<Arc<Names>> {
         let source = self.source.get()?;
-        let mut last = self.last.lock().await;
-        last.retain(|(at, ..)| at.elapsed() < KEPT);
-        if let Some((.., names)) = last.iter().find(|(_, of, _)| of == service) {
-            return names.clone();
+        let mut answers = self.answers.lock().await;
+        answers.retain(|answer| answer.at.elapsed() < KEPT);
+        if let Some(answer) = answers.iter().find(|answer| answer.service == *service) {
+            return answer.names.clone();
         }
-        last.truncate(MOST - 1);
+        answers.truncate(MOST - 1);
         // Kept if the time is over before there is an answer.
-        last.insert(0, (Instant::now(), service.clone(), None));
+        answers.insert(0, Answer { at: Instant::now(), service: service.clone(), names: None });
         let read = async {
             Ok::<_, Failure>(match source {
                 Source::Cluster(client, pacer) => from_cluster(client, pacer, service).await?,
@@ -88,13 +95,13 @@ impl NameReader {
             })
         };
         match read.await {
-            Ok(names) => last[0].2 = Some(Arc::new(names)),
+            Ok(names) => answers[0].names = Some(Arc::new(names)),
             Err(error) => {
                 let err = ErrorChain(error.as_ref());
                 tracing::debug!(%err, %service, "Failed to read the names of endpoints");
             }
         }
-        last[0].2.clone()
+        answers[0].names.clone()
     }
 }
 

@@ -50,6 +50,7 @@ use crate::{
         cli::{OutputFormat, TraceArguments},
         flags::Flags,
     },
+    printable::print_lines,
 };
 
 /// The packets a second that are traced, of those that come in and of those that the node sends.
@@ -157,7 +158,7 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
             }
             let text = report.add(Line::new(&packet, compared, &mut book, is_ours));
             if is_text {
-                writeln!(io::stdout(), "{text}")?;
+                print_lines(&(text + "\n"))?;
             }
         }
         if is_ending || packets.is_over() {
@@ -169,8 +170,8 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
         report.seconds = begun.elapsed().as_secs_f64();
     }
     match is_text {
-        true => write!(io::stdout(), "{}", report.summary())?,
-        false => writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&report)?)?,
+        true => print_lines(&report.summary())?,
+        false => print_lines(&serde_json::to_string_pretty(&report)?)?,
     }
     Ok(report.exit_status())
 }
