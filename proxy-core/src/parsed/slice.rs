@@ -12,13 +12,20 @@ use super::{
 use crate::{
     config::NodeConfig,
     model::{IpFamily, Protocol, ServiceName, parse_ip},
-    objects::{self, ObjectKey},
+    objects::{self, Kind, ObjectKey},
 };
 
 /// The label with the name of the Service whose endpoints a slice has.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of slices that no proxy needs.
 const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// The Service that a slice's label names, if it has one.
+pub(crate) fn service_of(object: &objects::EndpointSlice) -> Option<ServiceName> {
+    let service = object.metadata.labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
+    let namespace = ObjectKey::new(Kind::EndpointSlice, &object.metadata).namespace;
+    Some(ServiceName::new(&namespace, service))
+}
 
 /// A slice, parsed.
 #[derive(Debug, PartialEq)]

@@ -3,6 +3,11 @@
 //! A part is applied and synced like single changes of its objects, and so is what arrives between
 //! two parts. What arrives is newer than a list: the objects that it is about are taken out of
 //! what is left of the list.
+//!
+//! All slices of a Service are in one part, also those that are gone: otherwise it would be without
+//! endpoints between the removal of its last slice and the part with the new one. Services that are
+//! gone come last, so that an address or port that another Service has taken over is served by one
+//! of the two at all times.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -12,7 +17,11 @@ use std::{
 use tokio::time::Instant;
 
 use super::Runner;
-use crate::objects::{Event, Kind, Object, ObjectKey};
+use crate::{
+    model::ServiceName,
+    objects::{Event, Kind, Object, ObjectKey},
+    parsed::slice::service_of,
+};
 
 /// The lists that are not applied whole yet.
 #[derive(Debug, Default)]
@@ -22,43 +31,88 @@ pub(super) struct Lists(VecDeque<List>);
 struct List {
     kind: Kind,
     arrived: Instant,
-    objects: Vec<Option<Object>>,
-    /// The places of the objects, whether or not they are applied.
+    /// What is not applied yet.
+    changes: Vec<Option<Change>>,
+    /// The places of changes, whether or not they are applied.
     places: HashMap<ObjectKey, usize>,
-    /// The first place that is not applied yet.
-    next: usize,
+    /// The places of the changes of each part that is not applied yet.
+    parts: VecDeque<Vec<usize>>,
 }
 
-/// Some objects of a list that arrived then.
+/// What a list asks for.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most are objects")]
+enum Change {
+    Apply(Object),
+    Delete(ObjectKey),
+}
+
+impl From<Change> for Event {
+    fn from(change: Change) -> Self {
+        match change {
+            Change::Apply(object) => Self::Apply(object),
+            Change::Delete(key) => Self::Delete(key),
+        }
+    }
+}
+
+/// Some changes of a list that arrived then.
 struct Part {
     arrived: Instant,
     events: Vec<Event>,
 }
 
-impl Lists {
-    /// Adds a list, which replaces an earlier one of the same kind.
-    fn add(&mut self, kind: Kind, objects: Vec<Object>, arrived: Instant) {
-        self.0.retain(|list| list.kind != kind);
-        let mut objects: Vec<_> = objects.into_iter().map(Some).collect();
-        let mut places = HashMap::with_capacity(objects.len());
-        for place in 0..objects.len() {
-            let Some(object) = &objects[place] else { continue };
+impl List {
+    /// The changes to objects, with their places.
+    fn new(kind: Kind, objects: Vec<Object>, arrived: Instant) -> Self {
+        let mut changes: Vec<_> = objects.into_iter().map(|it| Some(Change::Apply(it))).collect();
+        let mut places = HashMap::with_capacity(changes.len());
+        for place in 0..changes.len() {
+            let Some(Change::Apply(object)) = &changes[place] else { continue };
             // The last one of the same name counts.
             if let Some(earlier) = places.insert(object.key(), place) {
-                objects[earlier] = None;
+                changes[earlier] = None;
             }
         }
-        self.0.push_back(List { kind, arrived, objects, places, next: 0 });
+        Self { kind, arrived, changes, places, parts: VecDeque::new() }
     }
 
-    /// Whether the list that was added last has an object.
-    fn names(&self, key: &ObjectKey) -> bool {
-        self.0.back().is_some_and(|list| list.places.contains_key(key))
+    /// Adds the removal of an object that the list lacks.
+    fn remove(&mut self, key: ObjectKey) {
+        self.places.insert(key.clone(), self.changes.len());
+        self.changes.push(Some(Change::Delete(key)));
     }
 
-    /// Takes out what an event that is about to be applied makes obsolete. Returns an object that
-    /// is to be applied before the event.
-    fn overtake(&mut self, event: &Event) -> Option<Object> {
+    /// Divides the changes into parts of so many, or more if a Service has more.
+    fn divide<'a>(&mut self, most: usize, owner: impl Fn(&ObjectKey) -> Option<&'a ServiceName>) {
+        let service = |change: &Option<Change>| match change {
+            Some(Change::Apply(Object::EndpointSlice(slice))) => service_of(slice),
+            Some(Change::Delete(key)) => owner(key).cloned(),
+            _ => None,
+        };
+        let services: Vec<_> = self.changes.iter().map(service).collect();
+        let mut order: Vec<usize> = (0..self.changes.len()).collect();
+        // Stable: what is of no Service stays in the order of the list, with removals last.
+        order.sort_by(|a, b| services[*a].cmp(&services[*b]));
+        let mut part = Vec::new();
+        for place in order {
+            let ends = part.last().is_some_and(|last: &usize| {
+                part.len() >= most
+                    && (services[place].is_none() || services[*last] != services[place])
+            });
+            if ends {
+                self.parts.push_back(mem::take(&mut part));
+            }
+            part.push(place);
+        }
+        self.parts.push_back(part);
+    }
+}
+
+impl Lists {
+    /// Takes out what an event that is about to be applied makes obsolete. Returns a change that is
+    /// to be applied before the event.
+    fn overtake(&mut self, event: &Event) -> Option<Event> {
         if self.is_empty() {
             return None;
         }
@@ -74,19 +128,18 @@ impl Lists {
             Event::Listed(_) => return None,
         };
         let list = self.0.iter_mut().find(|list| list.kind == key.kind)?;
-        let object = list.places.remove(&key).and_then(|place| list.objects[place].take());
-        object.filter(|_| stays)
+        let change = list.places.remove(&key).and_then(|place| list.changes[place].take());
+        change.filter(|_| stays).map(Event::from)
     }
 
-    /// Takes so many objects of the oldest list, and with the last ones that the list ends.
-    fn next(&mut self, most: usize) -> Option<Part> {
+    /// Takes a part of the oldest list, and with the last one that the list ends.
+    fn next(&mut self) -> Option<Part> {
         let list = self.0.front_mut()?;
-        let end = list.next.saturating_add(most).min(list.objects.len());
-        let objects = list.objects[list.next..end].iter_mut().filter_map(mem::take);
-        let mut events: Vec<_> = objects.map(Event::Apply).collect();
-        list.next = end;
+        let places = list.parts.pop_front().unwrap_or_default();
+        let changes = places.into_iter().filter_map(|place| list.changes[place].take());
+        let mut events: Vec<_> = changes.map(Event::from).collect();
         let arrived = list.arrived;
-        if end == list.objects.len() {
+        if list.parts.is_empty() {
             events.push(Event::Listed(list.kind));
             self.0.pop_front();
         }
@@ -99,21 +152,24 @@ impl Lists {
 }
 
 impl Runner {
-    /// Applies an event, but for a long list, of which only the removals are applied now. Nothing
-    /// is divided before the first sync, which is one of everything.
+    /// Applies an event, but for a long list, which is kept to be applied in parts. Nothing is
+    /// divided before the first sync, which is one of everything.
     pub(super) fn divide(&mut self, event: Event, arrived: Instant) {
-        if let Some(object) = self.lists.overtake(&event) {
-            self.apply_event(Event::Apply(object));
+        if let Some(earlier) = self.lists.overtake(&event) {
+            self.apply_event(earlier);
         }
         match event {
             Event::Replace { kind, objects, malformed }
                 if objects.len() > self.most_listed
                     && self.tracker.transition().before().is_some() =>
             {
-                self.lists.add(kind, objects, arrived);
+                let mut list = List::new(kind, objects, arrived);
                 let malformed: HashSet<_> = malformed.into_iter().collect();
-                let is_listed = |key: &_| self.lists.names(key) || malformed.contains(key);
-                self.tracker.remove_unlisted(kind, is_listed);
+                let is_listed = |key: &_| list.places.contains_key(key) || malformed.contains(key);
+                let gone = self.tracker.unlisted(kind, is_listed);
+                gone.into_iter().for_each(|key| list.remove(key));
+                list.divide(self.most_listed, |key| self.tracker.owner(key));
+                self.lists.0.push_back(list);
             }
             event => self.apply_event(event),
         }
@@ -135,11 +191,15 @@ impl Runner {
     /// Applies the next part of a list, if it is time.
     pub(super) fn apply_part(&mut self) {
         if self.continues_list()
-            && let Some(Part { arrived, events }) = self.lists.next(self.most_listed)
+            && let Some(Part { arrived, events }) = self.lists.next()
         {
             self.apply_changes(arrived, |runner| {
                 events.into_iter().for_each(|event| runner.apply_event(event));
             });
+            // Observers learn by a sync that the list is done.
+            if self.lists.is_empty() && !self.parts_took.is_zero() {
+                self.oldest_change.get_or_insert(arrived);
+            }
         }
     }
 }

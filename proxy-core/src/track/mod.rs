@@ -441,7 +441,7 @@ impl Tracker {
         malformed: Vec<ObjectKey>,
     ) -> Vec<Problem> {
         let listed: HashSet<ObjectKey> = objects.iter().map(Object::key).chain(malformed).collect();
-        self.remove_unlisted(kind, |key| listed.contains(key));
+        self.unlisted(kind, |key| listed.contains(key)).iter().for_each(|key| self.remove(key));
         let mut problems = Vec::new();
         for object in objects {
             problems.extend(self.apply_object(&object));
@@ -450,12 +450,22 @@ impl Tracker {
         problems
     }
 
-    /// Removes the objects of a kind that are not listed.
-    pub(crate) fn remove_unlisted(&mut self, kind: Kind, is_listed: impl Fn(&ObjectKey) -> bool) {
+    /// The known objects of a kind that are not listed.
+    pub(crate) fn unlisted(
+        &self,
+        kind: Kind,
+        is_listed: impl Fn(&ObjectKey) -> bool,
+    ) -> Vec<ObjectKey> {
         // Objects that could not be used at all may still have problems to be forgotten.
         let known = self.keys(kind).chain(self.problems.objects(kind).cloned());
-        for key in known.filter(|key| !is_listed(key)).collect::<Vec<_>>() {
-            self.remove(&key);
+        known.filter(|key| !is_listed(key)).collect()
+    }
+
+    /// The Service that an object is of: the owner of a slice. `None` for other kinds.
+    pub(crate) fn owner(&self, key: &ObjectKey) -> Option<&ServiceName> {
+        match key.kind {
+            Kind::EndpointSlice => self.slices.owner(&key.namespace, &key.name),
+            _ => None,
         }
     }
 

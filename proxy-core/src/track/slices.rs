@@ -84,6 +84,11 @@ impl Slices {
         vec![service]
     }
 
+    /// The Service whose endpoints a slice has.
+    pub(crate) fn owner(&self, namespace: &str, name: &str) -> Option<&ServiceName> {
+        self.owners.get(&(namespace.into(), name.into()))
+    }
+
     /// Gives back the room that slices had which are gone.
     pub(crate) fn shrink(&mut self) {
         shrink_table(&mut self.by_service);

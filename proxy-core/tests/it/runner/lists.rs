@@ -47,10 +47,12 @@ async fn a_removal_is_synced_before_the_rest_of_a_list() {
         part(5_100, "ns/s3 ns/s4"),
         // What the list has of s5 is as old as the list.
         part(5_200, "ns/s5 ns/s9"),
+        // The end of the list, for observers.
+        part(5_300, ""),
     ];
     assert_eq!(running.parts(), expected);
     let latencies: Vec<_> = running.told().iter().filter_map(|told| told.latency).collect();
-    assert_eq!(latencies[1..], [100, 200, 100].map(Duration::from_millis));
+    assert_eq!(latencies[1..], [100, 200, 100, 400].map(Duration::from_millis));
     // A newer list replaces what is left of an older one. All parts are as one sync to the pace,
     // and to questions.
     running.list_slices(1..1).await;
@@ -85,4 +87,25 @@ async fn a_list_does_not_wait_for_syncs_that_fail() {
     assert_eq!(parts[0].1, "ns/s1 ns/s2");
     assert_eq!(parts[1].1, "ns/s1 ns/s2 ns/s3 ns/s4 ns/s5", "{parts:?}");
     assert_eq!(parts.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_has_endpoints_while_a_list_replaces_its_slices() {
+    let running = start_with_services(100).await;
+    running.list_slices(1..6).await;
+    pass(2_000).await;
+    let synced = running.parts().len();
+    // The slices of s1 and s2 have other names now; those of s4 and s5 are gone, and one is left.
+    let renamed = |n: u8| {
+        let slice = slice(&format!("s{n}"), "2").port("", "TCP", 80);
+        slice.endpoint(endpoint(&format!("10.1.1.{n}"), NODE))
+    };
+    let objects = [endpoints(3), renamed(2), renamed(1)].map(|slice| slice.object()).into();
+    let kind = Kind::EndpointSlice;
+    running.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
+    pass(2_000).await;
+    let parts = running.parts();
+    let ports: Vec<_> = parts[synced..].iter().map(|(_, ports)| ports.as_str()).collect();
+    // Each once: the removal of a slice and its successor are one change.
+    assert_eq!(ports, ["ns/s1", "ns/s2", "ns/s4", "ns/s5"]);
 }
