@@ -253,8 +253,11 @@ impl Capture for Redirect {
             self.derived.mark_synced(report.requeue_after);
         }
         report.requeue_after = self.derived.requeue_after();
-        if change.is_resync() {
-            pause::end()?;
+        if change.is_resync()
+            && let Err(error) = pause::end()
+        {
+            // The pause ends by itself.
+            tracing::warn!(err = %ErrorChain(&error), "Failed to let new connections come again");
         }
         self.unused.iter().for_each(|socket| {
             self.taken.remove(socket);

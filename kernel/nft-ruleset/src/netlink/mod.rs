@@ -191,6 +191,10 @@ impl Transport for NetlinkTransport {
         table: &Table,
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
+        // A kernel without nf_tables has no table.
+        if switchyard_netlink::nftables::generation(&mut self.socket)?.is_none() {
+            return Ok(None);
+        }
         let begun = Instant::now();
         for attempt in 0..READ_ATTEMPTS {
             if attempt >= LEAST_READ_ATTEMPTS && begun.elapsed() >= READ_FOR {
