@@ -15,7 +15,7 @@ use switchyard_core::{
 use switchyard_netlink::route::LocalDelivery;
 use switchyard_nft_ruleset::{
     BaseChain, ChainKind, Elements, Family, Hook, Rule, Statement, Table, Transaction, Transport,
-    netlink::NetlinkTransport,
+    Verdict, netlink::NetlinkTransport,
 };
 
 use crate::capture::failed;
@@ -84,13 +84,18 @@ fn ensure(delivery: &LocalDelivery, family: IpFamily) -> Result<(), Box<dyn Erro
     }
     let mut transport = NetlinkTransport::open()?;
     let table = Table::new(Family::from(family), TABLE);
-    let rule = Rule::new([Statement::SocketTransparent, Statement::MarkOr(delivery.mark)]);
+    // What other programs have marked for their own transparent sockets is theirs.
+    let rules = [
+        Rule::new([Statement::MarkSet(MASK), Statement::Verdict(Verdict::Accept)]),
+        Rule::new([Statement::SocketTransparent, Statement::MarkOr(delivery.mark)]),
+    ];
     let (name, hook, priority) = CHAIN;
     let held = transport.read(&table, Elements::Omit)?;
     transport.release();
     let held = held.as_ref().and_then(|held| held.chains.get(name));
     let is_held = held.is_some_and(|chain| {
-        chain.rules.len() == 1 && chain.rules[0].fingerprint == Some(rule.fingerprint(table.family))
+        let fingerprints = rules.iter().map(|rule| Some(rule.fingerprint(table.family)));
+        chain.rules.iter().map(|rule| rule.fingerprint).eq(fingerprints)
     });
     if !is_held {
         let mut transaction = Transaction::new();
@@ -98,7 +103,9 @@ fn ensure(delivery: &LocalDelivery, family: IpFamily) -> Result<(), Box<dyn Erro
         let kind = ChainKind::Filter;
         transaction.add_base_chain(&table, BaseChain { name: name.into(), kind, hook, priority });
         transaction.flush_chain(&table, name);
-        transaction.add_rule(&table, name, rule);
+        for rule in rules {
+            transaction.add_rule(&table, name, rule);
+        }
         transport.commit(&transaction)?;
     }
     delivery.ensure(family)?;
