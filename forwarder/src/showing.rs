@@ -3,7 +3,8 @@
 //! The answers have to come back to this node. Where they do not, although everything was set up
 //! for it, as with a network plugin that leads packets past the rules, the first connections show
 //! it: they succeed from the node's address alone. After a connection that a client was shown for
-//! has succeeded, failures are those of single clients.
+//! has succeeded, failures are those of single clients. Nothing shows whether a datagram was answered
+//! in vain, so clients of datagrams are shown only after a connection has succeeded.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -24,17 +25,24 @@ struct OfFamily {
 }
 
 impl Showing {
-    /// Sets the families in which clients are to be shown, also one that was given up.
+    /// Sets the families in which clients are to be shown, also one that was given up. Whether that
+    /// works is to be found out again.
     pub(crate) fn set(&self, families: PerFamily<bool>) {
         for family in IpFamily::ALL {
             let of_family = self.0.get(family);
             of_family.failures.store(0, Relaxed);
+            of_family.has_worked.store(false, Relaxed);
             of_family.is_on.store(*families.get(family), Relaxed);
         }
     }
 
     pub(crate) fn is_on(&self, family: IpFamily) -> bool {
         self.0.get(family).is_on.load(Relaxed)
+    }
+
+    /// Whether an endpoint has answered a client that was shown since the families were set.
+    pub(crate) fn has_worked(&self, family: IpFamily) -> bool {
+        self.0.get(family).has_worked.load(Relaxed)
     }
 
     /// Notes that an endpoint has answered a client that was shown.
