@@ -89,8 +89,9 @@ impl Owner {
         let mut command = namespace.0.command("nft");
         let mut child = command.arg("-i").stdin(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.as_mut().unwrap();
-        let lines = "delete table ip kube-proxy\nadd table ip kube-proxy { flags owner; }\n";
-        stdin.write_all(lines.as_bytes()).unwrap();
+        // One transaction: between two, the program may have added its table again.
+        let line = "delete table ip kube-proxy; add table ip kube-proxy { flags owner; }\n";
+        stdin.write_all(line.as_bytes()).unwrap();
         stdin.flush().unwrap();
         let owner = Self(child);
         until("nft owns a table", || namespace.list("ruleset").contains("flags owner"));
