@@ -3,8 +3,10 @@
 //! The answers have to come back to this node. Where they do not, although everything was set up
 //! for it, as with a network plugin that leads packets past the rules, the first connections show
 //! it: they succeed from the node's address alone. After a connection that a client was shown for
-//! has succeeded, failures are those of single clients. Nothing shows whether a datagram was answered
-//! in vain, so clients of datagrams are shown only after a connection has succeeded.
+//! has succeeded, failures are those of single clients.
+//!
+//! Nothing shows whether a datagram was answered in vain, so clients of datagrams are shown only
+//! after a connection has succeeded.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 

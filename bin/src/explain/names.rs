@@ -40,7 +40,7 @@ pub type Names = HashMap<SocketAddr, EndpointNames>;
 #[derive(Default)]
 pub struct NameReader {
     source: OnceLock<Source>,
-    /// What was read a moment ago, the last first; no names where that failed.
+    /// The answers of a moment ago, the last first; no names where that failed.
     answers: Mutex<Vec<Answer>>,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Lists(VecDeque<List>);
 struct List {
     kind: Kind,
     arrived: Instant,
-    /// What is not applied yet.
+    /// The changes that are not applied yet.
     changes: Vec<Option<Change>>,
     /// The places of changes, whether or not they are applied.
     places: HashMap<ObjectKey, usize>,
@@ -39,7 +39,7 @@ struct List {
     parts: VecDeque<Vec<usize>>,
 }
 
-/// What a list asks for.
+/// A change that a list asks for.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "most are objects")]
 enum Change {
