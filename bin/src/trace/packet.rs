@@ -219,7 +219,7 @@ impl Packet {
                 pass.rule = Some((name.clone(), *handle, book.rule(&event.chain, *handle)));
                 verdict
             }
-            TraceStep::Return | TraceStep::End => return,
+            TraceStep::End => return,
         };
         pass.verdict = verdict;
         self.fate = match verdict {

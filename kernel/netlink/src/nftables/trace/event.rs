@@ -40,10 +40,9 @@ pub enum TraceStep {
         /// The verdict, which says where the packet goes next.
         verdict: TraceVerdict,
     },
-    /// The end of a chain that another one called.
-    Return,
-    /// The end of the rules of the base chain, before its policy. The headers are here if no rule
-    /// matched.
+    /// The end of a chain's rules: of one that another called, or of a base chain before its policy.
+    /// The headers are here if no rule matched. Linux 6.1 reports both as returns, later ones the
+    /// latter as a rule without a handle.
     End,
     /// The policy of the base chain.
     Policy {
@@ -131,7 +130,7 @@ fn read(message: Message<'_>) -> Option<TraceEvent> {
             },
             None => TraceStep::End,
         },
-        trace::TYPE_RETURN => TraceStep::Return,
+        trace::TYPE_RETURN => TraceStep::End,
         trace::TYPE_POLICY => {
             TraceStep::Policy { accepts: number(trace::POLICY)? == data::ACCEPT.cast_unsigned() }
         }
