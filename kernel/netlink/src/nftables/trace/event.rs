@@ -40,7 +40,7 @@ pub enum TraceStep {
         /// The verdict, which says where the packet goes next.
         verdict: TraceVerdict,
     },
-    /// The end of a chain's rules: of one that another called, or of a base chain before its policy.
+    /// The end of the rules of a chain that another called, or of a base chain before its policy.
     /// The headers are here if no rule matched. Linux 6.1 reports both as returns, later ones the
     /// latter as a rule without a handle.
     End,
