@@ -1,7 +1,7 @@
 //! The answer to `switchyard top`: the node, its Services and what happened, at a moment.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -87,6 +87,8 @@ pub struct TopEvent {
 pub struct TopService {
     /// The Service, as `NAMESPACE/NAME`.
     pub service: String,
+    /// The ports of its addresses: `80/tcp`.
+    pub ports: Vec<String>,
     /// New connections a second; `None` if not measured.
     pub new_per_second: Option<f64>,
     /// The entries of connection tracking that lead to it; `None` if not measured.
@@ -198,7 +200,17 @@ impl Top {
                 removed: change.removed.len(),
             });
             let endpoints = ports.iter().map(endpoints).min().unwrap_or(0);
-            TopService { service, new_per_second, flows, share, stuck, endpoints, last_change }
+            let ports = numbers(ports);
+            TopService {
+                service,
+                ports,
+                new_per_second,
+                flows,
+                share,
+                stuck,
+                endpoints,
+                last_change,
+            }
         });
         let services = shown.collect();
         let now = Timestamp::now();
@@ -214,6 +226,17 @@ impl Top {
             services,
         }
     }
+}
+
+/// The ports of a Service's addresses, but for node ports, each once.
+fn numbers(ports: &[Arc<ResolvedServicePort>]) -> Vec<String> {
+    let numbers: BTreeSet<_> = ports
+        .iter()
+        .flat_map(|port| port.frontends.iter().map(|front| (front, port.id.name.protocol)))
+        .filter(|(front, _)| front.at.ip().is_some())
+        .map(|(front, protocol)| (front.port, protocol))
+        .collect();
+    numbers.into_iter().map(|(port, protocol)| format!("{port}/{}", protocol.as_lower())).collect()
 }
 
 fn problems(status: &Status) -> Vec<String> {

@@ -3,14 +3,17 @@
 use jiff::Timestamp;
 use unicode_width::UnicodeWidthChar;
 
-use super::view::{Cover, Sort, View};
+use super::{
+    minute::Minute,
+    view::{Cover, Sort, View},
+};
 use crate::explain::top::{Proxied, TableUse, Top, TopEvent, TopService};
 
 /// The keys, at the foot of the screen.
 const KEYS: &str = "q quit  jk choose  enter explain  s sort  / filter  p pause  ? help";
 const HELP: &str = "\
 up down j k, page up, page down, home, end, g G   choose a Service
-enter   what `switchyard explain` says about it
+enter   the answer of `switchyard explain` about it
 /       show Services whose name has these letters; escape shows all
 s       sort by the next column, or by one of:
         n new connections   c share of connection tracking   t stuck connections
@@ -23,9 +26,12 @@ NEW/S   new connections a second: those that a look at connection tracking finds
 SHARE   entries of connection tracking that lead to the Service, of all entries
 STUCK   connections whose endpoint acknowledges nothing
 EP      endpoints that get new connections, of the port that has the fewest
+LAST MIN  new connections in each 10 s of the last minute, beside the most of these
 -       not measured";
-/// The least width of names.
+/// The least width of names beside the columns that a narrow screen has, too.
 const LEAST_NAME: usize = 14;
+/// The same beside the others.
+const USUAL_NAME: usize = 26;
 
 /// The look of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,29 +59,51 @@ pub struct Line {
 struct Column {
     head: &'static str,
     width: usize,
+    /// The least width of names beside it.
+    beside: usize,
     sort: Option<Sort>,
-    text: fn(&TopService, &str) -> String,
+    text: fn(&TopService, &Moment<'_>) -> String,
 }
 
-/// The columns, the most important first: narrow screens have the first ones.
-const COLUMNS: [Column; 6] = [
+/// The time of an answer, and before.
+struct Moment<'a> {
+    now: &'a str,
+    minute: &'a Minute,
+}
+
+/// The columns, the most important first: narrow screens have the first ones. The last one needs
+/// more than one answer.
+const COLUMNS: [Column; 8] = [
+    column("NEW/S", 8, Some(Sort::New), |one, _| rate(one.new_per_second)),
+    column("STUCK", 7, Some(Sort::Stuck), |one, _| stuck(one.stuck)),
+    column("SHARE", 8, Some(Sort::Share), |one, _| percent(one.share)),
+    column("EP", 6, Some(Sort::Endpoints), |one, _| one.endpoints.to_string()),
+    column("FLOWS", 10, None, |one, _| number(one.flows)),
+    column("CHANGE", 15, Some(Sort::Change), change),
+    Column { beside: USUAL_NAME, ..column("PORTS", 16, None, |one, _| ports(&one.ports)) },
     Column {
-        head: "NEW/S",
-        width: 8,
-        sort: Some(Sort::New),
-        text: |one, _| rate(one.new_per_second),
+        beside: USUAL_NAME,
+        ..column("LAST MIN", 10, None, |one, moment| moment.minute.bars(&one.service))
     },
-    Column { head: "STUCK", width: 7, sort: Some(Sort::Stuck), text: |one, _| stuck(one.stuck) },
-    Column { head: "SHARE", width: 8, sort: Some(Sort::Share), text: |one, _| percent(one.share) },
-    Column {
-        head: "EP",
-        width: 6,
-        sort: Some(Sort::Endpoints),
-        text: |one, _| one.endpoints.to_string(),
-    },
-    Column { head: "FLOWS", width: 10, sort: None, text: |one, _| number(one.flows) },
-    Column { head: "CHANGE", width: 15, sort: Some(Sort::Change), text: change },
 ];
+
+const fn column(
+    head: &'static str,
+    width: usize,
+    sort: Option<Sort>,
+    text: fn(&TopService, &Moment<'_>) -> String,
+) -> Column {
+    Column { head, width, beside: LEAST_NAME, sort, text }
+}
+
+/// The first port, and the number of others.
+fn ports(ports: &[String]) -> String {
+    match ports {
+        [] => "-".to_owned(),
+        [one] => one.clone(),
+        [first, others @ ..] => format!("{first} +{}", others.len()),
+    }
+}
 
 fn number(value: Option<u64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
@@ -103,9 +131,9 @@ fn stuck(value: Option<u64>) -> String {
     }
 }
 
-fn change(one: &TopService, now: &str) -> String {
+fn change(one: &TopService, moment: &Moment<'_>) -> String {
     let Some(change) = &one.last_change else { return "-".to_owned() };
-    let mut text = age(&change.at, now);
+    let mut text = age(&change.at, moment.now);
     for (sign, count) in [("+", change.added), ("-", change.removed)] {
         if count > 0 {
             text.push_str(&format!(" {sign}{count}"));
@@ -154,7 +182,7 @@ fn fit(text: &str, width: usize) -> String {
 fn columns(width: usize) -> (usize, usize) {
     let (mut count, mut name) = (0, width);
     for column in &COLUMNS {
-        if name < LEAST_NAME + column.width {
+        if name < column.beside + column.width {
             break;
         }
         (count, name) = (count + 1, name - column.width);
@@ -162,10 +190,10 @@ fn columns(width: usize) -> (usize, usize) {
     (count, name)
 }
 
-fn row(service: &TopService, now: &str, (count, name): (usize, usize)) -> String {
+fn row(service: &TopService, moment: &Moment<'_>, (count, name): (usize, usize)) -> String {
     let mut text = fit(&service.service, name);
     for Column { width, text: of, .. } in &COLUMNS[..count] {
-        text.push_str(&format!("{:>width$}", cut(&of(service, now), *width - 1)));
+        text.push_str(&format!("{:>width$}", cut(&of(service, moment), *width - 1)));
     }
     text
 }
@@ -214,7 +242,7 @@ fn problem(top: &Top) -> String {
 pub fn draw(view: &View, (width, height): (usize, usize)) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let line = |text: &str, look| Line { text: cut(text, width), look };
-    match &view.top {
+    match view.top() {
         None => lines.push(line("switchyard: waiting for the proxy", Look::Plain)),
         Some(top) => {
             let [first, second] = node(top);
@@ -239,10 +267,12 @@ pub fn draw(view: &View, (width, height): (usize, usize)) -> Vec<Line> {
     }
     lines.resize(height.saturating_sub(1), Line { text: String::new(), look: Look::Plain });
     lines.push(match &view.error {
-        _ if view.is_typing => line(&format!("/{}_", view.filter), Look::Plain),
+        _ if view.is_typing => line(&format!("/{}_", view.filter()), Look::Plain),
         Some(error) => line(error, Look::Wrong),
         None if view.cover.is_some() => line("any other key: back  jk scroll", Look::Plain),
-        None if !view.filter.is_empty() => line(&format!("/{}  {KEYS}", view.filter), Look::Plain),
+        None if !view.filter().is_empty() => {
+            line(&format!("/{}  {KEYS}", view.filter()), Look::Plain)
+        }
         None => line(KEYS, Look::Plain),
     });
     lines
@@ -250,14 +280,15 @@ pub fn draw(view: &View, (width, height): (usize, usize)) -> Vec<Line> {
 
 /// The table, and the events below it.
 fn table(view: &View, width: usize, height: usize) -> Vec<Line> {
-    let Some(top) = &view.top else { return Vec::new() };
+    let Some(top) = view.top() else { return Vec::new() };
+    let moment = Moment { now: &top.at, minute: view.minute() };
     let events = (height / 6).clamp(1, 8).min(top.events.len());
     let rows = height.saturating_sub(events + 2);
     let services = view.services();
     let chosen = view.chosen(&services);
     let first = chosen.saturating_sub(rows / 2).min(services.len().saturating_sub(rows));
     let columns = columns(width);
-    let head = heads(Some(view.sort), columns);
+    let head = heads(Some(view.sort()), columns);
     let mut lines = vec![Line { text: cut(&head, width), look: Look::Head }];
     for (place, service) in services.iter().enumerate().skip(first).take(rows) {
         let look = match service {
@@ -265,7 +296,7 @@ fn table(view: &View, width: usize, height: usize) -> Vec<Line> {
             one if one.stuck.is_some_and(|stuck| stuck > 0) || one.endpoints == 0 => Look::Wrong,
             _ => Look::Plain,
         };
-        lines.push(Line { text: row(service, &top.at, columns), look });
+        lines.push(Line { text: row(service, &moment, columns), look });
     }
     lines.resize(rows + 1, Line { text: String::new(), look: Look::Plain });
     if events > 0 {
@@ -298,11 +329,13 @@ pub fn painted(lines: &[Line], colours: bool) -> String {
 
 /// The answer as a plain table, of all Services.
 pub fn plain(top: &Top) -> String {
-    let view = View { top: Some(top.clone()), ..View::default() };
+    let mut view = View::default();
+    view.set_top(top.clone());
+    let moment = Moment { now: &top.at, minute: view.minute() };
     let services = view.services();
     let name = |one: &&TopService| one.service.chars().filter_map(|char| char.width()).sum();
     let widest: usize = services.iter().map(name).max().unwrap_or(0).max("SERVICE".len());
-    let columns = (COLUMNS.len(), widest);
+    let columns = (COLUMNS.len() - 1, widest);
     let mut lines = node(top).to_vec();
     lines.push(match &top.problems[..] {
         [] => problem(top),
@@ -313,7 +346,7 @@ pub fn plain(top: &Top) -> String {
     });
     lines.push(String::new());
     lines.push(heads(None, columns));
-    lines.extend(services.iter().map(|one| row(one, &top.at, columns)));
+    lines.extend(services.iter().map(|one| row(one, &moment, columns)));
     lines.push(String::new());
     let event = |event: &TopEvent| format!("{}  {}", event.at, cut(&event.text, usize::MAX));
     lines.extend(top.events.iter().map(event));

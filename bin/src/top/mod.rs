@@ -9,6 +9,7 @@
 //! ```
 
 mod draw;
+mod minute;
 mod terminal;
 mod view;
 

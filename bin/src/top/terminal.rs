@@ -156,7 +156,8 @@ pub fn show(path: PathBuf) -> Result<Option<i32>, TopError> {
         for answered in answers.try_iter() {
             view.error = match answered {
                 Answered::Top(Ok(top)) => {
-                    (is_asked, view.top) = (false, Some(*top));
+                    is_asked = false;
+                    view.set_top(*top);
                     None
                 }
                 Answered::Top(Err(error)) => {

@@ -11,6 +11,7 @@ use crate::explain::top::{Change, TableUse, TopEvent, TopService};
 fn service(name: &str, new: Option<f64>, flows: u64, stuck: u64) -> TopService {
     TopService {
         service: name.to_owned(),
+        ports: vec!["80/tcp".to_owned(), "443/tcp".to_owned()],
         new_per_second: new,
         flows: Some(flows),
         share: Some(flows as f64 / 10.0),
@@ -47,7 +48,13 @@ fn top() -> Top {
 }
 
 fn view() -> View {
-    View { top: Some(top()), ..View::default() }
+    with(top())
+}
+
+fn with(top: Top) -> View {
+    let mut view = View::default();
+    view.set_top(top);
+    view
 }
 
 fn texts(lines: &[Line]) -> Vec<&str> {
@@ -91,19 +98,21 @@ fn a_screen_of_the_usual_size_has_everything() {
 
 #[test]
 fn small_screens_have_the_first_columns_and_large_ones_long_names() {
-    let mut view = view();
-    let small = draw(&view, (40, 10));
+    let mut top = top();
+    let small = draw(&with(top.clone()), (40, 10));
     assert_eq!(
         texts(&small)[3..5],
         ["SERVICE            NEW/S*  STUCK   SHARE", "kube-system/kube-    1204      0    61 %"]
     );
     let long = "n".repeat(70) + "/" + &"s".repeat(63);
-    view.top.as_mut().unwrap().services.push(service(&long, Some(1e6), 1, 0));
-    let large = draw(&view, (200, 50));
+    top.services.push(service(&long, Some(1e6), 1, 0));
+    let mut view = with(top);
+    let large = draw(&view, (220, 50));
     assert!(texts(&large)[4].starts_with(&format!("{long}  ")), "{:?}", large[4]);
-    for size in [(80, 24), (40, 10), (200, 50), (10, 3), (1, 1), (0, 0)] {
+    for size in [(80, 24), (40, 10), (220, 50), (10, 3), (1, 1), (0, 0)] {
         for cover in [None, Some(Cover::Help)] {
-            let lines = draw(&View { cover, ..view.clone() }, size);
+            view.cover = cover;
+            let lines = draw(&view, size);
             assert_eq!(lines.len(), size.1.max(1));
             assert!(lines.iter().all(|line| line.text.chars().count() <= size.0), "{size:?}");
         }
@@ -114,8 +123,8 @@ fn small_screens_have_the_first_columns_and_large_ones_long_names() {
 fn wide_characters_are_not_cut_in_two_and_control_characters_not_sent() {
     assert_eq!(cut("日本語", 5), "日本");
     assert_eq!(cut("e\u{301}\x1b[31mx\n", 20), "e\u{301}[31mx");
-    let mut view = view();
-    view.top.as_mut().unwrap().services = vec![service("名前空間/サービス名", Some(1.0), 1, 0)];
+    let services = vec![service("名前空間/サービス名", Some(1.0), 1, 0)];
+    let mut view = with(Top { services, ..top() });
     let lines = draw(&view, (40, 10));
     assert_eq!(lines[4].text, "名前空間/サービス     1.0      0   0.1 %");
     view.error = Some("\x1b]0;title\x07".to_owned());
@@ -152,7 +161,7 @@ fn keys_choose_sort_filter_and_end() {
     assert_eq!(type_in(&mut view, b"eg\r"), explain("team/etl"));
     assert_eq!(type_in(&mut view, b"lg\r"), explain("shop/cart"));
     type_in(&mut view, b"s");
-    assert_eq!(view.sort, Sort::Name);
+    assert_eq!(view.sort(), Sort::Name);
     type_in(&mut view, b"/dnx\x7fs");
     assert!(view.is_typing && view.services().len() == 1);
     assert_eq!(type_in(&mut view, b"\r\r"), explain("kube-system/kube-dns"));
@@ -183,4 +192,35 @@ fn the_schema_describes_the_answer_and_the_table_has_all_of_it() {
     assert!(
         table.contains("\n! b\n") && table.ends_with("2026-11-25T10:00:00Z  the proxy began\n")
     );
+}
+
+#[test]
+fn wide_screens_have_ports_and_the_last_minute() {
+    let mut view = View::default();
+    for (second, rate) in
+        [(0, None), (5, Some(8.0)), (21, Some(1.0)), (22, Some(3.0)), (58, Some(0.0))]
+    {
+        let at = format!("2026-11-27T10:00:{second:02}Z");
+        let services =
+            vec![service("shop/cart", rate, 1, 0), service("shop/api", rate.map(|_| 0.0), 0, 0)];
+        view.set_top(Top { at, services, ..top() });
+    }
+    let lines = draw(&view, (110, 24));
+    let shown = texts(&lines);
+    assert!(shown[3].ends_with("         CHANGE           PORTS  LAST MIN"), "{shown:#?}");
+    assert!(
+        shown[4].starts_with("shop/cart ") && shown[4].ends_with("  80/tcp +1    █ ▃  ▁"),
+        "{shown:#?}"
+    );
+    assert!(
+        shown[5].starts_with("shop/api ") && shown[5].ends_with("  80/tcp +1    ▁ ▁  ▁"),
+        "{shown:#?}"
+    );
+    // All of it is over, or the clock was set back.
+    for at in ["2026-11-27T10:05:00Z", "2026-11-27T09:00:00Z"] {
+        let services = vec![service("shop/cart", Some(7.0), 1, 0)];
+        view.set_top(Top { at: at.to_owned(), services, ..top() });
+        let lines = draw(&view, (110, 24));
+        assert!(texts(&lines)[4].ends_with("  80/tcp +1         █"), "{lines:#?}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use super::minute::Minute;
 use crate::explain::top::{Top, TopService};
 
 /// The rows that a page key moves by.
@@ -136,13 +137,19 @@ pub enum Action {
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// The last answer.
-    pub top: Option<Top>,
+    top: Option<Top>,
+    /// The rates of the last answers.
+    minute: Minute,
+    /// The places of all Services in the answer, in order: a large answer is sorted once.
+    order: Vec<usize>,
+    /// The places of those that are shown, in order.
+    shown: Vec<usize>,
     /// Why there is no newer one.
     pub error: Option<String>,
     /// The order.
-    pub sort: Sort,
+    sort: Sort,
     /// The part of names that are shown.
-    pub filter: String,
+    filter: String,
     /// Whether the filter is being typed.
     pub is_typing: bool,
     /// Whether answers are awaited no more.
@@ -154,12 +161,57 @@ pub struct View {
 }
 
 impl View {
+    /// The last answer.
+    pub fn top(&self) -> Option<&Top> {
+        self.top.as_ref()
+    }
+
+    /// The rates of the last minute.
+    pub fn minute(&self) -> &Minute {
+        &self.minute
+    }
+
+    /// The order.
+    pub fn sort(&self) -> Sort {
+        self.sort
+    }
+
+    /// The part of names that are shown.
+    pub fn filter(&self) -> &str {
+        &self.filter
+    }
+
+    /// Takes an answer.
+    pub fn set_top(&mut self, top: Top) {
+        self.minute.add(&top);
+        self.top = Some(top);
+        self.set_sort(self.sort);
+    }
+
+    fn set_sort(&mut self, sort: Sort) {
+        self.sort = sort;
+        let Some(top) = &self.top else { return };
+        let all = &top.services;
+        self.order = (0..all.len()).collect();
+        self.order.sort_unstable_by(|a, b| sort.compare(&all[*a], &all[*b]));
+        self.choose_shown();
+    }
+
+    fn set_filter(&mut self, change: impl FnOnce(&mut String)) {
+        change(&mut self.filter);
+        self.choose_shown();
+    }
+
+    fn choose_shown(&mut self) {
+        let Some(top) = &self.top else { return };
+        let is_shown = |place: &&usize| top.services[**place].service.contains(&self.filter);
+        self.shown = self.order.iter().filter(is_shown).copied().collect();
+    }
+
     /// The Services that are shown, in order.
     pub fn services(&self) -> Vec<&TopService> {
-        let all = self.top.iter().flat_map(|top| &top.services);
-        let mut shown: Vec<_> = all.filter(|one| one.service.contains(&self.filter)).collect();
-        shown.sort_by(|a, b| self.sort.compare(a, b));
-        shown
+        let Some(top) = &self.top else { return Vec::new() };
+        self.shown.iter().map(|place| &top.services[*place]).collect()
     }
 
     /// The place of the chosen one among these.
@@ -175,10 +227,13 @@ impl View {
         }
         if self.is_typing {
             match key {
-                Key::Char(char) => self.filter.push(char),
-                Key::Backspace => drop(self.filter.pop()),
+                Key::Char(char) => self.set_filter(|filter| filter.push(char)),
+                Key::Backspace => self.set_filter(|filter| filter.truncate(last(filter))),
                 Key::Enter => self.is_typing = false,
-                Key::Escape => (self.is_typing, self.filter) = (false, String::new()),
+                Key::Escape => {
+                    self.is_typing = false;
+                    self.set_filter(String::clear);
+                }
                 _ => {}
             }
             return Action::Draw;
@@ -203,11 +258,14 @@ impl View {
         }
         match key {
             Key::Char('q') => return Action::Quit,
-            Key::Char('s') => self.sort = self.sort.next(),
+            Key::Char('s') => self.set_sort(self.sort.next()),
             Key::Char('p') => self.is_paused = !self.is_paused,
             Key::Char('?' | 'h') => self.cover = Some(Cover::Help),
-            Key::Char('/') => (self.is_typing, self.filter) = (true, String::new()),
-            Key::Escape => self.filter.clear(),
+            Key::Char('/') => {
+                self.is_typing = true;
+                self.set_filter(String::clear);
+            }
+            Key::Escape => self.set_filter(String::clear),
             Key::Enter => {
                 let services = self.services();
                 if let Some(chosen) = services.get(self.chosen(&services)) {
@@ -216,7 +274,7 @@ impl View {
             }
             Key::Char(letter) if Sort::ALL.iter().any(|(_, own)| *own == letter) => {
                 let mut all = Sort::ALL.into_iter();
-                self.sort = all.find(|(_, own)| *own == letter).unwrap_or_default().0;
+                self.set_sort(all.find(|(_, own)| *own == letter).unwrap_or_default().0);
             }
             key => {
                 let services = self.services();
@@ -226,6 +284,11 @@ impl View {
         }
         Action::Draw
     }
+}
+
+/// The place of the last character.
+fn last(text: &str) -> usize {
+    text.char_indices().last().map_or(0, |(place, _)| place)
 }
 
 /// The place of this many to which a key leads from another place.
