@@ -54,8 +54,12 @@ const CLIENT: Duration = Duration::from_secs(5);
 const COMPARISON: Duration = Duration::from_secs(3);
 /// The longest request, in bytes.
 const LONGEST: u64 = 4096;
-/// The most connections that are answered at a time.
+/// The most connections at a time, of which some may send nothing.
+const MOST_CONNECTIONS: usize = 64;
+/// The most requests that are answered at a time.
 const MOST: usize = 4;
+/// The most snapshots at a time, beside these: one may take as long as its reader.
+const MOST_SNAPSHOTS: usize = 2;
 /// The Services of a snapshot that are read at a time.
 const PART: usize = 16;
 /// The pause after a failure to accept, such as for lack of file descriptors.
@@ -119,15 +123,19 @@ pub struct Sources {
 
 /// Answers requests for ever.
 pub async fn serve(listener: UnixListener, sources: Sources) {
-    let slots = Arc::new(Semaphore::new(MOST));
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let limits = Arc::new(Limits {
+        answers: Semaphore::new(MOST),
+        snapshots: Semaphore::new(MOST_SNAPSHOTS),
+    });
     loop {
         // The semaphore is never closed.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let sources = sources.clone();
+                let (sources, limits) = (sources.clone(), Arc::clone(&limits));
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, &sources, slot).await {
+                    if let Err(error) = converse(stream, &sources, place, &limits).await {
                         tracing::debug!(err = %ErrorChain(&error), "Request at the local socket failed");
                     }
                 });
@@ -140,10 +148,17 @@ pub async fn serve(listener: UnixListener, sources: Sources) {
     }
 }
 
+/// The work for all connections at a time.
+struct Limits {
+    answers: Semaphore,
+    snapshots: Semaphore,
+}
+
 async fn converse(
     stream: UnixStream,
     sources: &Sources,
-    slot: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
+    limits: &Limits,
 ) -> Result<(), ServerError> {
     let Sources { engine, history, feeds, .. } = sources;
     let (reading, mut writing) = stream.into_split();
@@ -151,14 +166,22 @@ async fn converse(
     let mut reading = BufReader::new(reading.take(LONGEST));
     let read = timeout(CLIENT, reading.read_line(&mut line)).await;
     read.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    // None is ever closed.
+    let answering = limits.answers.acquire().await.map_err(|_| ServerError::Ended)?;
     let refused = match serde_json::from_str(&line) {
-        Ok(Request::Snapshot) => return snapshot(&mut writing, engine, history).await,
+        Ok(Request::Snapshot) => match limits.snapshots.try_acquire() {
+            Ok(_permit) => {
+                drop(answering);
+                return snapshot(&mut writing, engine, history).await;
+            }
+            Err(_) => "there are too many snapshots".to_owned(),
+        },
         Ok(Request::Watch) => {
             let feeds = Arc::clone(feeds);
             match ask(engine, move |known| feeds.open(known)).await {
                 Ok(Some(feed)) => {
                     // Feeds are limited by themselves.
-                    drop(slot);
+                    drop((place, answering));
                     reading.get_mut().set_limit(u64::MAX);
                     return Ok(feed::serve(feed, reading, &mut writing).await?);
                 }

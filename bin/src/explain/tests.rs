@@ -1,11 +1,17 @@
 use std::{
     fs,
     io::BufReader,
-    os::unix::{fs::PermissionsExt, net::UnixStream as StdStream},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, net::UnixStream as StdStream},
+    },
     path::Path,
     sync::Arc,
     thread,
+    time::Duration,
 };
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use switchyard_core::{
     config::NodeConfig,
@@ -19,6 +25,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
     sync::mpsc,
+    time::Instant,
 };
 
 use super::*;
@@ -97,11 +104,27 @@ fn the_socket_is_its_users_alone_and_takes_the_place_of_a_dead_one() {
     for (path, is_there) in [("proxy.sock", true), ("", false), ("/does/not/exist/x", false)] {
         assert_eq!(crate::local_socket::has_directory(Path::new(path)), is_there, "{path}");
     }
-    let first = crate::local_socket::open(&text).unwrap().unwrap();
+    // Of several that begin at once, one has the socket, and answers at the path.
+    let opened: Vec<_> = thread::scope(|scope| {
+        let open = || scope.spawn(|| crate::local_socket::open(&text));
+        let opening: Vec<_> = (0..8).map(|_| open()).collect();
+        opening.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let [first] =
+        <[_; 1]>::try_from(opened.into_iter().flatten().flatten().collect::<Vec<_>>()).unwrap();
+    let _client = StdStream::connect(&path).unwrap();
+    first.accept().unwrap();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let error = crate::local_socket::open(&text).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "a live one stays");
-    StdStream::connect(&path).unwrap();
+    // So does one that hangs, with no room for another client.
+    let mut waiting = Vec::new();
+    while let Ok(client) = connect_at_once(&path) {
+        waiting.push(client);
+    }
+    let error = crate::local_socket::open(&text).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "a live one stays");
+    drop(waiting);
     drop(first);
     let second = crate::local_socket::open(&text).unwrap().unwrap();
     StdStream::connect(&path).unwrap();
@@ -111,6 +134,35 @@ fn the_socket_is_its_users_alone_and_takes_the_place_of_a_dead_one() {
     fs::write(&path, "a file").unwrap();
     assert!(crate::local_socket::open(&text).is_err());
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
+}
+
+/// Connects, or fails if that would have to wait.
+fn connect_at_once(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?).map(|()| socket)
+}
+
+/// The same.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_takes_little_is_not_waited_for() {
+    let (mut from, mut to) = tokio::io::duplex(1);
+    let reading = async {
+        let mut taken = 0;
+        while from.read_u8().await.is_ok() {
+            taken += 1;
+            tokio::time::sleep(Duration::from_secs(4)).await;
+        }
+        taken
+    };
+    let sending = async {
+        let sent = crate::local_socket::send_all(&mut to, &[b'x'; 1000]).await;
+        drop(to);
+        sent
+    };
+    let (taken, sent) = tokio::join!(reading, sending);
+    assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(taken < 5, "{taken}");
 }
 
 /// The clock stands still unless everything waits for it.
@@ -123,8 +175,10 @@ async fn clients_that_hang_or_send_garbage_cost_others_nothing() {
     for _ in 0..20 {
         hanging.push(UnixStream::connect(&path).await.unwrap());
     }
+    let begun = Instant::now();
     let answer = ask(&path, request).await;
     assert!(answer.contains("ns/web is served"), "{answer}");
+    assert_eq!(begun.elapsed(), Duration::ZERO, "nobody was waited for");
     for garbage in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\xff\xff\n", b"\"stop\"\n", b"", &[b'['; 100_000]]
     {
