@@ -7,8 +7,10 @@
 //! ```
 //!
 //! A client is read only as fast as the engine takes what it sends. What was applied stays when the
-//! client goes; a later list of the same or of another client replaces it ([`ledger`]).
+//! client goes; a later list of the same or of another client replaces it ([`ledger`]). A client that
+//! is silent has the place until another one asks for it: a process that hangs keeps nobody out.
 
+mod attention;
 mod ledger;
 mod lines;
 mod session;
@@ -27,14 +29,18 @@ use tokio::{
         broadcast::{self, Sender as Broadcast},
         mpsc::Sender,
     },
-    time::sleep,
+    time::{sleep, timeout},
 };
 
-use self::{ledger::Ledger, lines::Answer, session::Session};
+use self::{attention::Attention, ledger::Ledger, lines::Answer, session::Session};
 use crate::local_socket;
 
 /// The pause after a failure to accept, such as for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The silence after which another client may take the place.
+const SILENCE: Duration = Duration::from_secs(60);
+/// The longest wait for the end of a client whose place is taken.
+const FAREWELL: Duration = Duration::from_secs(10);
 /// The most problems that wait for the client.
 const PROBLEMS: usize = 1024;
 
@@ -81,6 +87,7 @@ pub async fn run(
     tracing::info!(path = %path.display(), "Waiting for a client with objects");
     // Whoever holds it is the client.
     let ledger = Arc::new(Mutex::new(Ledger::default()));
+    let mut attention = Arc::<Attention>::default();
     loop {
         let accepted = tokio::select! {
             () = engine.closed() => return Ok(()),
@@ -94,13 +101,26 @@ pub async fn run(
                 continue;
             }
         };
-        let Ok(ledger) = Arc::clone(&ledger).try_lock_owned() else {
+        let free = match Arc::clone(&ledger).try_lock_owned() {
+            Err(_) if attention.silence() >= SILENCE => {
+                attention.take_place();
+                timeout(FAREWELL, Arc::clone(&ledger).lock_owned()).await.ok()
+            }
+            free => free.ok(),
+        };
+        let Some(ledger) = free else {
             let answer = Answer::error(None, "another client is connected; try again later");
             // Nothing waits in the new stream, so this returns at once.
             let _ = local_socket::send(&mut stream, &answer).await;
             continue;
         };
-        let session = Session::new(stream, ledger, engine.clone(), problems.0.subscribe());
+        attention = Arc::default();
+        let session = Session::new(
+            stream,
+            (ledger, Arc::clone(&attention)),
+            engine.clone(),
+            problems.0.subscribe(),
+        );
         let node_name = node_name.to_owned();
         tokio::spawn(async move {
             tracing::info!("Client with objects connected");

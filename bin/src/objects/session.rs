@@ -1,6 +1,6 @@
 //! A client's connection.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use switchyard_core::{
     objects::{Event, Kind, ObjectKey},
@@ -26,6 +26,7 @@ use tokio::{
 };
 
 use super::{
+    attention::Attention,
     ledger::{Ended, Full, Ledger},
     lines::{Answer, Lines, Request, VERSION},
 };
@@ -45,6 +46,9 @@ pub(super) enum SessionError {
     /// The engine has ended.
     #[error("the engine has ended")]
     Ended,
+    /// Another client has the place of this one, which was silent.
+    #[error("another client has taken the place of this one, which was silent")]
+    Replaced,
 }
 
 /// A connection, whose client is the only one.
@@ -52,6 +56,7 @@ pub(super) struct Session {
     lines: Lines<BufReader<OwnedReadHalf>>,
     client: Client,
     ledger: OwnedMutexGuard<Ledger>,
+    attention: Arc<Attention>,
     engine: Sender<Input>,
     problems: Receiver<Problem>,
 }
@@ -59,13 +64,14 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         stream: UnixStream,
-        ledger: OwnedMutexGuard<Ledger>,
+        (ledger, attention): (OwnedMutexGuard<Ledger>, Arc<Attention>),
         engine: Sender<Input>,
         problems: Receiver<Problem>,
     ) -> Self {
         let (reading, writing) = stream.into_split();
         let lines = Lines::new(BufReader::new(reading));
-        Self { lines, client: Client { writing, line: 0, failure: None }, ledger, engine, problems }
+        let client = Client { writing, line: 0, failure: None };
+        Self { lines, client, ledger, attention, engine, problems }
     }
 
     /// Reads until the client closes the connection.
@@ -74,8 +80,14 @@ impl Session {
         let hello = Answer::Hello { version: VERSION, program: release::OURS, node: node_name };
         self.client.send(&hello).await?;
         loop {
+            self.attention.waits();
             let line = tokio::select! {
                 biased;
+                () = self.attention.replaced() => {
+                    let message = SessionError::Replaced.to_string();
+                    self.client.send(&Answer::error(None, &message)).await?;
+                    return Err(SessionError::Replaced);
+                }
                 problem = self.problems.recv() => {
                     self.client.problem(problem).await?;
                     continue;
@@ -88,6 +100,7 @@ impl Session {
                     .failure
                     .map_or(Ok(()), |error| Err(SessionError::Answer(error)));
             };
+            self.attention.hears();
             self.client.line += 1;
             let request = match line.map(serde_json::from_slice::<Request<'_>>) {
                 Some(Ok(request)) => request,

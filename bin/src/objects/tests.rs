@@ -66,6 +66,12 @@ impl Client {
         line
     }
 
+    async fn error_of_none(&mut self, message: &str) {
+        let error = &self.receive().await["error"];
+        assert!(error["line"].is_null(), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(message), "{error}");
+    }
+
     async fn error(&mut self, line: u64, object: Option<&str>, field: &str, message: &str) {
         let error = &self.receive().await["error"];
         assert_eq!((&error["line"], &error["object"]), (&json!(line), &json!(object)), "{error}");
@@ -191,6 +197,44 @@ async fn the_second_client_is_refused_until_the_first_is_gone() {
         json!({"synced": {"objects": 1, "isWhole": true}}),
         "web is gone"
     );
+}
+
+/// The clock stands still unless everything waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_loses_its_place_to_one_that_asks() {
+    let directory = TempDir::new().unwrap();
+    let path = serve(directory.path()).await;
+    let mut first = Client::new(&path).await;
+    first.receive().await;
+    first.raw("\"list\"").await;
+    first.send(&service("web", "10.96.0.1")).await;
+    first.raw("\"synced\"").await;
+    first.receive().await;
+    for second in 0..80 {
+        // What is not a whole line is nothing.
+        first.0.get_mut().write_all(b"x").await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        if second == 50 {
+            Client::new(&path).await.error_of_none("another client").await;
+        }
+    }
+    let mut second = Client::new(&path).await;
+    assert_eq!(second.receive().await["hello"]["node"], NODE);
+    first.error_of_none("taken the place").await;
+    assert_eq!(first.0.read_line(&mut String::new()).await.unwrap(), 0);
+    second.send(&json!({"confirm": 1})).await;
+    assert_eq!(second.receive().await, json!({"confirmed": 1}));
+    // One that is heard from time to time is left alone.
+    for number in 2..10 {
+        sleep(SILENCE / 2).await;
+        second.send(&json!({"confirm": number})).await;
+        assert_eq!(second.receive().await, json!({"confirmed": number}));
+    }
+    Client::new(&path).await.error_of_none("another client").await;
+    // Nothing was lost.
+    second.raw("\"list\"").await;
+    second.raw("\"synced\"").await;
+    assert_eq!(second.receive().await, json!({"synced": {"objects": 0, "isWhole": true}}));
 }
 
 #[tokio::test]
