@@ -23,7 +23,7 @@ use switchyard_core::{
     proxier::{Drift, ExternalChange, SyncReport},
     runner::{EngineEvent, Observer},
     state::ResolvedServicePort,
-    track::Tracker,
+    track::{Problem, Tracker},
     transition::Transition,
 };
 use tokio::{
@@ -46,6 +46,8 @@ const VERSION: u32 = 1;
 const MOST: usize = 3;
 /// The most that waits for a reader, in bytes, roughly.
 const MOST_WAITING: usize = 64 << 20;
+/// The most problems that a feed begins with.
+const MOST_PROBLEMS: usize = 1024;
 /// The bytes that are sent at a time while more wait.
 const BLOCK: usize = 64 << 10;
 
@@ -160,6 +162,8 @@ pub(super) struct Feed {
     node: String,
     /// The Service ports that are programmed at the beginning.
     state: Vec<Arc<ResolvedServicePort>>,
+    /// The problems that there are at the beginning.
+    problems: Vec<Problem>,
     queue: UnboundedReceiver<Item>,
     waiting: Arc<AtomicUsize>,
     slot: OwnedSemaphorePermit,
@@ -176,7 +180,8 @@ impl Feeds {
         let reader = Reader { queue: sender, waiting: Arc::clone(&waiting) };
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
         let node = switchyard_core::explain::Known::node(known).name;
-        Some(Feed { node, state, queue, waiting, slot })
+        let problems = known.problems().take(MOST_PROBLEMS).cloned().collect();
+        Some(Feed { node, state, problems, queue, waiting, slot })
     }
 }
 
@@ -266,7 +271,7 @@ fn encoded(line: &Line<'_>) -> serde_json::Result<Vec<u8>> {
 
 /// Sends the feed until the client closes the connection or its sending side, or is too slow.
 pub(super) async fn serve(
-    Feed { node, state, mut queue, waiting, slot: _slot }: Feed,
+    Feed { node, state, problems, mut queue, waiting, slot: _slot }: Feed,
     mut from: impl AsyncRead + Unpin,
     to: &mut (impl AsyncWriteExt + Unpin),
 ) -> io::Result<()> {
@@ -277,6 +282,9 @@ pub(super) async fn serve(
         if block.len() >= BLOCK {
             send_all(to, &mem::take(&mut block)).await?;
         }
+    }
+    for problem in &problems {
+        block.extend(encoded(&Line::Problem(problem.into()))?);
     }
     block.extend(encoded(&Line::Synced { service_ports })?);
     let mut ended =

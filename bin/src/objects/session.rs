@@ -1,6 +1,6 @@
 //! A client's connection.
 
-use std::{io, sync::Arc};
+use std::{collections::HashSet, io, sync::Arc};
 
 use switchyard_core::{
     objects::{Event, Kind, ObjectKey},
@@ -26,6 +26,7 @@ use tokio::{
 };
 
 use super::{
+    PROBLEMS,
     attention::Attention,
     ledger::{Ended, Full, Ledger},
     lines::{Answer, Lines, Request, VERSION},
@@ -59,6 +60,8 @@ pub(super) struct Session {
     attention: Arc<Attention>,
     engine: Sender<Input>,
     problems: Receiver<Problem>,
+    /// The problems that were sent, until all that were known have been.
+    sent: Option<HashSet<Problem>>,
 }
 
 impl Session {
@@ -71,7 +74,7 @@ impl Session {
         let (reading, writing) = stream.into_split();
         let lines = Lines::new(BufReader::new(reading));
         let client = Client { writing, line: 0, failure: None };
-        Self { lines, client, ledger, attention, engine, problems }
+        Self { lines, client, ledger, attention, engine, problems, sent: Some(HashSet::new()) }
     }
 
     /// Reads until the client closes the connection.
@@ -89,6 +92,11 @@ impl Session {
                     return Err(SessionError::Replaced);
                 }
                 problem = self.problems.recv() => {
+                    if let (Some(sent), Ok(problem)) = (&mut self.sent, &problem)
+                        && sent.len() < PROBLEMS
+                    {
+                        sent.insert(problem.clone());
+                    }
                     self.client.problem(problem).await?;
                     continue;
                 }
@@ -161,14 +169,30 @@ impl Session {
         }
     }
 
-    /// Waits until the engine has taken everything, and sends the problems of that.
+    /// Waits until the engine has taken everything, and sends the problems of that; the first time,
+    /// those of everything that there is.
     async fn caught_up(&mut self) -> Result<(), SessionError> {
         let (done, is_done) = oneshot::channel();
-        let query = Query::new(move |_| done.send(()).unwrap_or_default());
+        let sent = self.sent.take();
+        let query = Query::new(move |known| {
+            let unsent = sent.into_iter().flat_map(|sent| {
+                known.problems().filter(move |it| !sent.contains(it)).take(PROBLEMS + 1)
+            });
+            // The client may have gone.
+            let _ = done.send(unsent.cloned().collect());
+        });
         self.engine.send(Input::Query(query)).await.map_err(|_| SessionError::Ended)?;
-        is_done.await.map_err(|_| SessionError::Ended)?;
+        let unsent: HashSet<Problem> = is_done.await.map_err(|_| SessionError::Ended)?;
+        for problem in unsent.iter().take(PROBLEMS) {
+            self.client.problem(Ok(problem.clone())).await?;
+        }
+        if unsent.len() > PROBLEMS {
+            let message = format!("the problems beyond {PROBLEMS} are in the log alone");
+            self.client.send(&Answer::error(None, &message)).await?;
+        }
         loop {
             let problem = match self.problems.try_recv() {
+                Ok(problem) if unsent.contains(&problem) => continue,
                 Ok(problem) => Ok(problem),
                 Err(TryRecvError::Lagged(count)) => Err(RecvError::Lagged(count)),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return Ok(()),

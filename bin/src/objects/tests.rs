@@ -139,6 +139,36 @@ async fn what_cannot_be_read_is_named_at_the_end_of_the_list_unless_no_such_kind
     }
 }
 
+#[tokio::test]
+async fn another_client_is_told_the_problems_that_there_are() {
+    let directory = TempDir::new().unwrap();
+    let path = serve(directory.path()).await;
+    let mut client = Client::new(&path).await;
+    client.receive().await;
+    client.send(&service("web", "nonsense")).await;
+    client.send(&service("api", "rubbish")).await;
+    client.send(&json!({"confirm": 1})).await;
+    let problems = [client.receive().await, client.receive().await];
+    assert!(problems.iter().all(|line| line.get("problem").is_some()), "{problems:?}");
+    assert_eq!(client.receive().await, json!({"confirmed": 1}));
+    client.send(&json!({"confirm": 2})).await;
+    assert_eq!(client.receive().await, json!({"confirmed": 2}), "once to each client");
+    drop(client);
+    let mut next = loop {
+        let mut next = Client::new(&path).await;
+        if next.receive().await.get("hello").is_some() {
+            break next;
+        }
+    };
+    next.raw("\"list\"").await;
+    next.send(&service("web", "nonsense")).await;
+    next.send(&service("api", "10.96.0.2")).await;
+    next.raw("\"synced\"").await;
+    let problem = next.receive().await;
+    assert_eq!(problem["problem"]["object"], "Service default/web");
+    assert_eq!(next.receive().await, json!({"synced": {"objects": 2, "isWhole": true}}));
+}
+
 /// As `printf ... | nc -U PATH`.
 #[tokio::test]
 async fn a_client_that_sends_and_goes_loses_nothing() {

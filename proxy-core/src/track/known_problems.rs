@@ -25,6 +25,11 @@ impl KnownProblems {
         self.known.keys().filter(move |object| object.kind == kind)
     }
 
+    /// All problems, in any order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Problem> {
+        self.known.values().flatten()
+    }
+
     /// The problems of an object, in any order.
     pub(crate) fn of(&self, object: &ObjectKey) -> impl Iterator<Item = &Problem> {
         self.known.get(object).into_iter().flatten()

@@ -138,6 +138,17 @@ impl Tracker {
         }
     }
 
+    /// The problems that objects have now, in any order.
+    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+        let known = [
+            &self.problems,
+            &self.conflicts,
+            self.unsupported.problems(),
+            self.withheld.problems(),
+        ];
+        known.into_iter().flat_map(KnownProblems::all)
+    }
+
     /// Applies an event. Returns the problems of its objects that were not returned before.
     pub fn apply(&mut self, event: Event) -> Vec<Problem> {
         match event {

@@ -118,6 +118,11 @@ impl Default for Withheld {
 }
 
 impl Withheld {
+    /// The refusals that were reported.
+    pub(super) fn problems(&self) -> &KnownProblems {
+        &self.problems
+    }
+
     /// Returns the place of a Service port that is left out.
     pub(super) fn value_mut(
         &mut self,

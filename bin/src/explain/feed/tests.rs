@@ -117,10 +117,14 @@ async fn a_feed_begins_with_the_state_and_follows_it() {
     let failed = late.expect(&["sync"]).await;
     assert!(failed["error"].as_str().unwrap().contains("no UDP"), "{failed}");
 
-    let _third = open().await.unwrap();
+    let mut third = Lines::of(open().await.unwrap());
+    assert_eq!(third.expect(&["feed", "problem"]).await["reason"], "invalid");
+    third.expect(&["synced"]).await;
     assert!(open().await.is_none());
-    drop(_third);
-    assert!(open().await.is_some());
+    drop(third);
+    while open().await.is_none() {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
