@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, KernelError, Message, Messages, Reply, flags};
+use crate::{Error, KernelError, Message, Messages, Reply, Writer, flags};
 
 /// The kernel never puts more than 32 KiB of a dump into one datagram; other answers are smaller.
 const RECEIVE: usize = 64 * 1024;
@@ -175,6 +175,19 @@ impl Socket {
                 }
             }
         }
+    }
+
+    /// Sends a request with [`flags::ACK`] and waits until the kernel has carried it out.
+    pub(crate) fn carry_out(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        fill: impl FnOnce(&mut Writer),
+    ) -> Result<(), Error> {
+        let sequence = self.sequences(1);
+        let mut writer = Writer::new();
+        writer.message(kind, flags | flags::ACK, sequence, fill);
+        self.request(writer.as_slice(), sequence, |_| Ok(()))
     }
 
     /// Dumps objects: `write` makes the request for a sequence number, `read` collects the objects

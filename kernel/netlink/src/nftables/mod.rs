@@ -2,6 +2,7 @@
 
 pub mod abi;
 mod gates;
+mod listing;
 pub mod trace;
 
 use self::abi::{generation, message};

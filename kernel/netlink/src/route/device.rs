@@ -153,7 +153,7 @@ impl DummyDevice {
         let Some(alias) = self.alias else { return Ok(made) };
         if made || self.find()?.is_some_and(|link| link.alias.as_deref() != Some(alias)) {
             let device = self.name;
-            let named = self.request(link::NEW, 0, |w| {
+            let named = self.socket.carry_out(link::NEW, 0, |w| {
                 w.raw(&link::NO_INDEX);
                 w.string(link::NAME, device);
                 w.string(link::ALIAS, alias);
@@ -170,7 +170,7 @@ impl DummyDevice {
         let (device, kinds) = (self.name, self.kinds);
         let mut last = None;
         for &kind in kinds {
-            let made = self.request(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
+            let made = self.socket.carry_out(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
                 w.raw(&link::NO_INDEX);
                 w.string(link::NAME, device);
                 w.nest(link::INFO, |w| w.string(link::INFO_KIND, kind));
@@ -208,7 +208,7 @@ impl DummyDevice {
     /// If the kernel refuses or does not answer.
     pub fn delete(&mut self) -> Result<bool, DeviceError> {
         let name = self.name;
-        let deleted = self.request(link::DELETE, 0, |w| {
+        let deleted = self.socket.carry_out(link::DELETE, 0, |w| {
             w.raw(&link::NO_INDEX);
             w.string(link::NAME, name);
         });
@@ -365,19 +365,6 @@ impl DummyDevice {
     fn find(&mut self) -> Result<Option<Link>, DeviceError> {
         let device = self.name;
         list::find(&mut self.socket, device).map_err(|source| DeviceError::Find { device, source })
-    }
-
-    /// Sends a request, and waits until it was carried out.
-    fn request(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        fill: impl FnOnce(&mut Writer),
-    ) -> Result<(), Error> {
-        let sequence = self.socket.sequences(1);
-        let mut writer = Writer::new();
-        writer.message(kind, flags | flags::ACK, sequence, fill);
-        self.socket.request(writer.as_slice(), sequence, |_| Ok(()))
     }
 }
 

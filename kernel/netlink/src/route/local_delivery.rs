@@ -48,16 +48,17 @@ impl LocalDelivery {
     pub fn remove(&self, family: IpFamily) -> Result<(), Error> {
         let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
         let Some(lo) = list::find(&mut socket, "lo")? else { return Ok(()) };
-        let missing =
-            |error: &Error| error.errno().is_some_and(|errno| abi::MISSING.contains(&errno));
+        let was_there = |result: Result<(), Error>| match result {
+            Err(error) if error.errno().is_some_and(|errno| abi::MISSING.contains(&errno)) => {
+                Ok(false)
+            }
+            result => result.map(|()| true),
+        };
         // One at a time.
-        while let Some(()) = unless(missing, self.delete_rule(&mut socket, family))? {}
-        unless(missing, self.route(&mut socket, family, abi::DELETE_ROUTE, 0, lo.index))?;
-        Ok(())
-    }
-
-    fn delete_rule(&self, socket: &mut Socket, family: IpFamily) -> Result<(), Error> {
-        request(socket, abi::DELETE_RULE, 0, |w| self.write_rule(w, family))
+        let mut delete_rule =
+            || socket.carry_out(abi::DELETE_RULE, 0, |w| self.write_rule(w, family));
+        while was_there(delete_rule())? {}
+        was_there(self.route(&mut socket, family, abi::DELETE_ROUTE, 0, lo.index)).map(drop)
     }
 
     /// Appends what a request about any rule of this place contains.
@@ -68,7 +69,7 @@ impl LocalDelivery {
     }
 
     fn add_rule(&self, socket: &mut Socket, family: IpFamily) -> Result<(), Error> {
-        request(socket, abi::NEW_RULE, flags::CREATE | flags::EXCLUSIVE, |w| {
+        socket.carry_out(abi::NEW_RULE, flags::CREATE | flags::EXCLUSIVE, |w| {
             self.write_rule(w, family);
             w.attribute(abi::RULE_MARK, &self.mark.to_ne_bytes());
             w.attribute(abi::RULE_MASK, &self.mask.to_ne_bytes());
@@ -84,35 +85,12 @@ impl LocalDelivery {
         device: u32,
     ) -> Result<(), Error> {
         let (scope, local) = (abi::SCOPE_HOST, abi::LOCAL);
-        request(socket, kind, flags, |w| {
+        socket.carry_out(kind, flags, |w| {
             let header = [number(family), 0, 0, 0, self.table, abi::KERNEL, scope, local];
             w.raw(&header);
             w.raw(&[0; 4]);
             w.attribute(abi::ROUTE_DEVICE, &device.to_ne_bytes());
         })
-    }
-}
-
-fn request(
-    socket: &mut Socket,
-    kind: u16,
-    flags: u16,
-    fill: impl FnOnce(&mut Writer),
-) -> Result<(), Error> {
-    let sequence = socket.sequences(1);
-    let mut writer = Writer::new();
-    writer.message(kind, flags | flags::ACK, sequence, fill);
-    socket.request(writer.as_slice(), sequence, |_| Ok(()))
-}
-
-/// Returns `None` for an error that does not matter.
-fn unless<T>(
-    ignore: impl Fn(&Error) -> bool,
-    result: Result<T, Error>,
-) -> Result<Option<T>, Error> {
-    match result {
-        Err(error) if ignore(&error) => Ok(None),
-        result => result.map(Some),
     }
 }
 

@@ -10,12 +10,18 @@ mod effect;
 use std::collections::HashMap;
 
 use self::effect::{Effect, effect, host_number, text, value};
-use super::abi::{chain, element, expression, message, rule, table};
-use crate::{Attribute, Attributes, Error, Message, Socket, Writer, nfnetlink};
+use super::{
+    abi::{chain, element, expression, message, rule, table},
+    listing::{dump, family_name, family_number},
+};
+use crate::{Attribute, Attributes, Error, Socket, Writer};
 
 /// The most chains that are read to decide about a base chain. One that leads to more counts as one
 /// that accepts.
 const MOST_CHAINS: usize = 256;
+
+/// The families with the hooks of IP.
+const OF_IP: [&str; 3] = ["inet", "ip", "ip6"];
 
 /// A hook that packets of connections to Services pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +124,8 @@ impl Chains {
                 let table = text(read, chain::TABLE)?.to_owned();
                 let chain = text(read, chain::NAME)?.to_owned();
                 let owner = *tables.get(&(family, table.clone()))?;
-                let name = ChainName { family: family_name(family)?, table, chain };
+                let family = family_name(family).filter(|name| OF_IP.contains(name))?;
+                let name = ChainName { family, table, chain };
                 Some(ListedChain { name, owner, gate: gate(read) })
             },
         )?;
@@ -154,24 +161,6 @@ impl Chains {
             }
         }
         Ok(found)
-    }
-}
-
-/// The name that nft has for a family with the hooks of IP.
-fn family_name(number: u8) -> Option<&'static str> {
-    match i32::from(number) {
-        libc::NFPROTO_INET => Some("inet"),
-        libc::NFPROTO_IPV4 => Some("ip"),
-        libc::NFPROTO_IPV6 => Some("ip6"),
-        _ => None,
-    }
-}
-
-fn family_number(name: &str) -> u8 {
-    match name {
-        "ip" => libc::NFPROTO_IPV4 as u8,
-        "ip6" => libc::NFPROTO_IPV6 as u8,
-        _ => libc::NFPROTO_INET as u8,
     }
 }
 
@@ -264,29 +253,6 @@ impl Walk<'_> {
         })?;
         Ok(found.contains(&true))
     }
-}
-
-/// Asks for the objects of a kind. `read` gets the family and the attributes of each.
-fn dump<T>(
-    socket: &mut Socket,
-    kind: u8,
-    family: u8,
-    narrow: impl Fn(&mut Writer),
-    read: impl Fn(u8, Attributes<'_>) -> Option<T>,
-) -> Result<Vec<T>, Error> {
-    socket.dump(
-        |sequence| {
-            let mut writer = Writer::new();
-            let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, kind);
-            nfnetlink::dump(&mut writer, kind, sequence, family, &narrow);
-            writer.as_slice().to_vec()
-        },
-        |all: &mut Vec<T>, message: Message<'_>| {
-            let family = message.payload.first().copied().unwrap_or_default();
-            all.extend(read(family, message.attributes(nfnetlink::HEADER)));
-            Ok(())
-        },
-    )
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::{
 use super::super::{
     ChainName,
     abi::{TRACE_GROUP, data, message, trace},
+    listing::family_name,
 };
 use crate::{Attributes, Error, Message, Socket, nfnetlink};
 
@@ -70,7 +71,7 @@ pub enum TraceVerdict {
     Chain(String),
 }
 
-/// The headers of a packet, as far as they say where it goes.
+/// The headers of a packet, as far as they have its source and destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// The source; the port is 0 if there is none.
@@ -83,7 +84,7 @@ pub struct Headers {
     pub tcp_flags: Option<u8>,
 }
 
-/// A socket that is told all events of its network namespace.
+/// A socket that receives all events of its network namespace.
 #[derive(Debug)]
 pub struct TraceListener(Socket);
 
@@ -140,7 +141,7 @@ fn read(message: Message<'_>) -> Option<TraceEvent> {
     Some(TraceEvent {
         id: number(trace::ID)?,
         chain: ChainName {
-            family: family_name(*message.payload.first()?),
+            family: family_name(*message.payload.first()?).unwrap_or("unknown"),
             table: text(trace::TABLE)?,
             chain: text(trace::CHAIN)?,
         },
@@ -150,19 +151,6 @@ fn read(message: Message<'_>) -> Option<TraceEvent> {
         input: number(trace::INPUT),
         output: number(trace::OUTPUT),
     })
-}
-
-/// The name that nft has for a family.
-pub(super) fn family_name(number: u8) -> &'static str {
-    match i32::from(number) {
-        libc::NFPROTO_INET => "inet",
-        libc::NFPROTO_IPV4 => "ip",
-        libc::NFPROTO_ARP => "arp",
-        libc::NFPROTO_NETDEV => "netdev",
-        libc::NFPROTO_BRIDGE => "bridge",
-        libc::NFPROTO_IPV6 => "ip6",
-        _ => "unknown",
-    }
 }
 
 fn verdict(attributes: Attributes<'_>) -> Option<TraceVerdict> {

@@ -1,8 +1,8 @@
 //! The way of packets through all tables of nf_tables, by the kernel's own trace.
 //!
-//! A [`TraceTable`] marks the packets of a flow, a [`TraceListener`] is told what each base chain
-//! does with them, and [`Rulebook`] has what is known of the chains and rules in these
-//! [`TraceEvent`]s.
+//! A [`TraceTable`] marks the packets of a flow, a [`TraceListener`] receives what each base
+//! chain does with them, and a [`Rulebook`] reads the chains and rules that these [`TraceEvent`]s
+//! name.
 
 mod event;
 mod rulebook;

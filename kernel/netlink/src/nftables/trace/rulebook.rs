@@ -1,13 +1,11 @@
 //! Chains and rules, as far as people ask about them.
 
-use super::{
-    super::{
-        ChainName,
-        abi::{chain, expression, message, rule},
-    },
-    event::family_name,
+use super::super::{
+    ChainName,
+    abi::{chain, expression, message, rule},
+    listing::{dump, family_name, family_number},
 };
-use crate::{Attributes, Error, Message, Socket, Writer, flags, nfnetlink};
+use crate::{Attributes, Error, Socket, Writer, flags, nfnetlink};
 
 /// The type of a comment in a rule's data for programs (`NFTNL_UDATA_RULE_COMMENT`).
 const COMMENT: u8 = 0;
@@ -55,18 +53,7 @@ impl Rulebook {
     /// # Errors
     /// If the kernel refuses, as without CAP_NET_ADMIN, or does not answer.
     pub fn base_chains(&mut self) -> Result<Vec<BaseChainInfo>, Error> {
-        let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, message::GET_CHAIN);
-        self.0.dump(
-            |sequence| {
-                let mut writer = Writer::new();
-                nfnetlink::dump(&mut writer, kind, sequence, 0, |_| {});
-                writer.as_slice().to_vec()
-            },
-            |all: &mut Vec<BaseChainInfo>, message: Message<'_>| {
-                all.extend(base_chain(message));
-                Ok(())
-            },
-        )
+        dump(&mut self.0, message::GET_CHAIN, 0, |_| {}, base_chain)
     }
 
     /// A rule; `None` if it is gone.
@@ -74,12 +61,11 @@ impl Rulebook {
     /// # Errors
     /// If the kernel refuses for another reason, or does not answer.
     pub fn rule(&mut self, name: &ChainName, handle: u64) -> Result<Option<RuleInfo>, Error> {
-        let family = (0..=u8::MAX).find(|number| family_name(*number) == name.family);
         let sequence = self.0.sequences(1);
         let mut request = Writer::new();
         let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, message::GET_RULE);
         request.message(kind, flags::ACK, sequence, |w| {
-            nfnetlink::header(w, family.unwrap_or_default(), 0);
+            nfnetlink::header(w, family_number(name.family), 0);
             w.string(rule::TABLE, &name.table);
             w.string(rule::CHAIN, &name.chain);
             w.be64(rule::HANDLE, handle);
@@ -97,12 +83,11 @@ impl Rulebook {
     }
 }
 
-fn base_chain(message: Message<'_>) -> Option<BaseChainInfo> {
-    let read = message.attributes(nfnetlink::HEADER);
+fn base_chain(family: u8, read: Attributes<'_>) -> Option<BaseChainInfo> {
     let text = |kind| Some(read.find_kind(kind)?.str()?.to_owned());
     let hook = read.find_kind(chain::HOOK)?.nested();
     let number = |kind| hook.find_kind(kind)?.be32();
-    let family = family_name(*message.payload.first()?);
+    let family = family_name(family)?;
     let hooks = match family {
         "netdev" => &["ingress", "egress"][..],
         "arp" => &["input", "output"],
