@@ -18,6 +18,7 @@ use switchyard_nft_ruleset::{
     Verdict, netlink::NetlinkTransport,
 };
 
+use super::table;
 use crate::capture::failed;
 
 /// The table, in each family.
@@ -122,12 +123,6 @@ pub(super) fn clean_up() -> Result<(), ProxierError> {
 fn remove(family: IpFamily) -> Result<(), Box<dyn Error + Send + Sync>> {
     // By any mark.
     let routing = delivery(0).remove(family);
-    let table = Table::new(Family::from(family), TABLE);
-    let mut transport = NetlinkTransport::open()?;
-    if transport.read(&table, Elements::Omit)?.is_some() {
-        let mut transaction = Transaction::new();
-        transaction.delete_table(&table);
-        transport.commit(&transaction)?;
-    }
+    table::remove(TABLE, family)?;
     Ok(routing?)
 }

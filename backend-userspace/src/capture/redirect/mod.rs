@@ -13,6 +13,8 @@ mod none;
 mod pause;
 #[cfg(target_os = "linux")]
 mod sockets;
+#[cfg(target_os = "linux")]
+mod table;
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::linux::Redirects;

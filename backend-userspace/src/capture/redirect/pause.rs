@@ -12,10 +12,11 @@ use switchyard_core::{
     proxier::ProxierError,
 };
 use switchyard_nft_ruleset::{
-    BaseChain, ChainKind, Element, Elements, Family, Hook, Key, Rule, Selector, SetDef, Statement,
-    Table, Transaction, Transport, Verdict, netlink::NetlinkTransport,
+    BaseChain, ChainKind, Element, Family, Hook, Key, Rule, Selector, SetDef, Statement, Table,
+    Transaction, Transport, Verdict, netlink::NetlinkTransport,
 };
 
+use super::table;
 use crate::capture::failed;
 
 /// The table, in each family.
@@ -46,7 +47,7 @@ fn add(family: IpFamily, address: IpAddr) -> Result<(), Box<dyn Error + Send + S
             Statement::Lookup { key: vec![Selector::DestinationAddress], set: name.into() };
         Rule::new([lookup, what, Statement::Verdict(Verdict::Drop)])
     };
-    remove(family)?;
+    table::remove(TABLE, family)?;
     let mut transaction = Transaction::new();
     transaction.add_table_with_comment(&table, "new connections wait for the userspace proxy");
     transaction.add_set(&table, Arc::clone(&set));
@@ -65,16 +66,5 @@ fn add(family: IpFamily, address: IpAddr) -> Result<(), Box<dyn Error + Send + S
 /// If the kernel refuses.
 pub(super) fn end() -> Result<(), ProxierError> {
     let failed = failed("cannot remove the rules that have connections wait");
-    IpFamily::ALL.map(|family| remove(family).map_err(&failed)).into_iter().collect()
-}
-
-fn remove(family: IpFamily) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let table = Table::new(Family::from(family), TABLE);
-    let mut transport = NetlinkTransport::open()?;
-    if transport.read(&table, Elements::Omit)?.is_some() {
-        let mut transaction = Transaction::new();
-        transaction.delete_table(&table);
-        transport.commit(&transaction)?;
-    }
-    Ok(())
+    IpFamily::ALL.map(|family| table::remove(TABLE, family).map_err(&failed)).into_iter().collect()
 }
