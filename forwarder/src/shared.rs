@@ -154,9 +154,14 @@ impl Shared {
     }
 
     /// Returns the address of a client, if an endpoint is to see it instead of the node's.
-    pub(crate) fn shown(&self, ends: Ends, endpoint: SocketAddr) -> Option<IpAddr> {
+    pub(crate) fn shown(
+        &self,
+        protocol: Protocol,
+        ends: Ends,
+        endpoint: SocketAddr,
+    ) -> Option<IpAddr> {
         let family = IpFamily::of(&endpoint.ip());
-        if !ends.is_shown || !self.showing.is_on(family) {
+        if !ends.is_shown || !self.showing.is_on(protocol, family) {
             return None;
         }
         let client = ends.client.ip().to_canonical();

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use switchyard_core::model::{IpFamily, PerFamily};
+use switchyard_core::model::{IpFamily, PerFamily, Protocol};
 
 /// The connections that must fail before the first success.
 const FAILURES: u32 = 3;
@@ -38,13 +38,15 @@ impl Showing {
         }
     }
 
-    pub(crate) fn is_on(&self, family: IpFamily) -> bool {
-        self.0.get(family).is_on.load(Relaxed)
-    }
-
-    /// Whether an endpoint has answered a client that was shown since the families were set.
-    pub(crate) fn has_worked(&self, family: IpFamily) -> bool {
-        self.0.get(family).has_worked.load(Relaxed)
+    /// Whether clients of a protocol are shown.
+    pub(crate) fn is_on(&self, protocol: Protocol, family: IpFamily) -> bool {
+        let OfFamily { is_on, has_worked, .. } = self.0.get(family);
+        is_on.load(Relaxed)
+            && match protocol {
+                Protocol::Tcp => true,
+                Protocol::Udp => has_worked.load(Relaxed),
+                Protocol::Sctp => false,
+            }
     }
 
     /// Notes that an endpoint has answered a client that was shown.
@@ -77,12 +79,15 @@ mod tests {
         let both = PerFamily { v4: true, v6: true };
         showing.set(both);
         let fail = |family| [(); 4].map(|()| showing.failed(family));
+        let is_on = |protocol, family| showing.is_on(protocol, family);
+        assert!(is_on(Protocol::Tcp, IpFamily::V6) && !is_on(Protocol::Udp, IpFamily::V6));
         showing.worked(IpFamily::V6);
+        assert!(is_on(Protocol::Udp, IpFamily::V6) && !is_on(Protocol::Sctp, IpFamily::V6));
         assert_eq!(fail(IpFamily::V6), [false; 4]);
         assert_eq!(fail(IpFamily::V4), [false, false, true, false]);
-        assert!(showing.is_on(IpFamily::V6) && !showing.is_on(IpFamily::V4));
+        assert!(is_on(Protocol::Tcp, IpFamily::V6) && !is_on(Protocol::Tcp, IpFamily::V4));
         showing.set(both);
-        assert!(showing.is_on(IpFamily::V4), "another try");
+        assert!(is_on(Protocol::Tcp, IpFamily::V4), "another try");
         assert_eq!(fail(IpFamily::V4), [false, false, true, false]);
     }
 }

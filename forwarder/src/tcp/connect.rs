@@ -60,7 +60,7 @@ pub(super) async fn connect(
         if tries > 0 {
             shared.counters.count(Counted::Retries);
         }
-        let result = match shared.shown(ends, address).filter(|_| protocol == Protocol::Tcp) {
+        let result = match shared.shown(protocol, ends, address) {
             None => attempt(shared, protocol, address, None, limit).await,
             Some(client) => show(shared, port, address, client, limit).await,
         };

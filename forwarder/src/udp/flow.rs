@@ -11,10 +11,7 @@ use std::{
 };
 
 use socket2::{SockRef, Socket};
-use switchyard_core::{
-    model::{IpFamily, Protocol},
-    state::PoolKind,
-};
+use switchyard_core::{model::Protocol, state::PoolKind};
 use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender, task::AbortHandle};
 
 use super::{
@@ -209,8 +206,7 @@ impl Upstream {
         let mut error = UpstreamError::NoEndpoint;
         for _ in 0..ENDPOINTS {
             let Some(chosen) = port.choose(pool, ends, tried) else { break };
-            let is_proven = context.shared.showing.has_worked(IpFamily::of(&chosen.address.ip()));
-            let shown = context.shared.shown(ends, chosen.address).filter(|_| is_proven);
+            let shown = context.shared.shown(Protocol::Udp, ends, chosen.address);
             match connect(&context.shared, chosen.address, source, shown) {
                 Ok(socket) => {
                     context.numbers += 1;
