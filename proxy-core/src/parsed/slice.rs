@@ -12,7 +12,7 @@ use super::{
 use crate::{
     config::NodeConfig,
     model::{IpFamily, Protocol, ServiceName, parse_ip},
-    objects::{self, Kind, ObjectKey},
+    objects::{self, ObjectKey},
 };
 
 /// The label with the name of the Service whose endpoints a slice has.
@@ -20,11 +20,9 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of slices that no proxy needs.
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// The Service that a slice's label names, if it has one.
-pub(crate) fn service_of(object: &objects::EndpointSlice) -> Option<ServiceName> {
-    let service = object.metadata.labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
-    let namespace = ObjectKey::new(Kind::EndpointSlice, &object.metadata).namespace;
-    Some(ServiceName::new(&namespace, service))
+/// The name of the Service that the slice's label has, if it has one; in the slice's namespace.
+pub(crate) fn service_of(object: &objects::EndpointSlice) -> Option<&str> {
+    object.metadata.labels.get(SERVICE_NAME).map(String::as_str).filter(|name| !name.is_empty())
 }
 
 /// A slice, parsed.
@@ -68,9 +66,8 @@ impl SliceParser {
         node: &NodeConfig,
         problems: &mut Problems,
     ) -> Option<(ServiceName, Slice)> {
-        let labels = &object.metadata.labels;
-        let service = labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
-        if labels.contains_key(HEADLESS) {
+        let service = service_of(object)?;
+        if object.metadata.labels.contains_key(HEADLESS) {
             return None;
         }
         if !names::is_dns_name(service) || !names::is_dns_name(&key.namespace) {

@@ -86,7 +86,10 @@ impl List {
     /// Divides the changes into parts of so many, or more if a Service has more.
     fn divide<'a>(&mut self, most: usize, owner: impl Fn(&ObjectKey) -> Option<&'a ServiceName>) {
         let service = |change: &Option<Change>| match change {
-            Some(Change::Apply(Object::EndpointSlice(slice))) => service_of(slice),
+            Some(Change::Apply(Object::EndpointSlice(slice))) => {
+                let namespace = ObjectKey::new(Kind::EndpointSlice, &slice.metadata).namespace;
+                service_of(slice).map(|service| ServiceName::new(&namespace, service))
+            }
             Some(Change::Delete(key)) => owner(key).cloned(),
             _ => None,
         };
