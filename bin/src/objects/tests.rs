@@ -66,6 +66,16 @@ impl Client {
         line
     }
 
+    /// Connects until the client before is gone.
+    async fn welcome(path: &Path) -> Self {
+        loop {
+            let mut client = Self::new(path).await;
+            if client.receive().await.get("hello").is_some() {
+                break client;
+            }
+        }
+    }
+
     async fn error_of_none(&mut self, message: &str) {
         let error = &self.receive().await["error"];
         assert!(error["line"].is_null(), "{error}");
@@ -154,12 +164,7 @@ async fn another_client_is_told_the_problems_that_there_are() {
     client.send(&json!({"confirm": 2})).await;
     assert_eq!(client.receive().await, json!({"confirmed": 2}), "once to each client");
     drop(client);
-    let mut next = loop {
-        let mut next = Client::new(&path).await;
-        if next.receive().await.get("hello").is_some() {
-            break next;
-        }
-    };
+    let mut next = Client::welcome(&path).await;
     next.raw("\"list\"").await;
     next.send(&service("web", "nonsense")).await;
     next.send(&service("api", "10.96.0.2")).await;
@@ -180,12 +185,7 @@ async fn a_client_that_sends_and_goes_loses_nothing() {
     client.raw("nonsense").await;
     client.send(&service("web", "10.96.0.1")).await;
     drop(client);
-    let mut next = loop {
-        let mut next = Client::new(&path).await;
-        if next.receive().await.get("hello").is_some() {
-            break next;
-        }
-    };
+    let mut next = Client::welcome(&path).await;
     next.raw("\"list\"").await;
     next.raw("nonsense").await;
     next.receive().await;

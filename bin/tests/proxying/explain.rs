@@ -84,18 +84,24 @@ fn a_running_proxy_answers_its_own_user() {
     run(4, &["explain", "shop/web", &flag]);
 }
 
+/// Starts a proxy for a Service with one endpoint, 10.0.0.5.
+fn proxy_of_web(namespace: &Namespace, flag: &str) -> (Program, Manifests) {
+    let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
+    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
+    let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
+    let program = manifests.start(namespace, &[flag]);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    (program, manifests)
+}
+
 #[test]
 fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
     let namespace = Namespace::new();
     let inside = &namespace.0;
     inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
-    let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
-    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
-    let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
     let directory = TempDir::new().unwrap();
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let _program = manifests.start(&namespace, &[&flag]);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let _proxy = proxy_of_web(&namespace, &flag);
     let endpoint = || {
         let arguments = ["explain", "shop/web", "-o", "json", &flag];
         let output = namespace.switchyard(&arguments).output().unwrap();
@@ -135,13 +141,9 @@ fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
 fn a_table_that_drops_is_named_with_its_remedy() {
     let namespace = Namespace::new();
     let inside = &namespace.0;
-    let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
-    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
-    let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
     let directory = TempDir::new().unwrap();
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let _program = manifests.start(&namespace, &[&flag]);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let _proxy = proxy_of_web(&namespace, &flag);
     let ask = |question: &str| {
         let output = namespace.switchyard(&["explain", question, &flag]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
