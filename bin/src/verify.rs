@@ -2,8 +2,7 @@
 //! objects ask for.
 
 use std::{
-    fs::File,
-    io::{self, BufReader, Write},
+    io::{self, Write},
     process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
@@ -89,7 +88,7 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
         }
         _ => {
             let picture = match &asked.from {
-                Some(path) => explain::snapshot::read(BufReader::new(File::open(path)?))?,
+                Some(path) => explain::read_snapshot(path)?,
                 None => {
                     let mut text = Vec::new();
                     explain::client::snapshot(&explain::socket(flags), &mut text)?;

@@ -250,7 +250,7 @@ fn command() -> Command {
     let trace = Command::new(TRACE)
         .about(
             "Follow real packets of a connection through the tables of all programs, and compare their \
-             way with what explain says",
+             way with the answer of explain",
         )
         .after_help(
             "Exit status: 0 as explained, 3 otherwise, 4 nothing was seen, 5 nothing to compare with, 1 on \
@@ -331,8 +331,7 @@ fn trace_time(text: &str) -> Result<Duration, String> {
 }
 
 fn trace(matches: &clap::ArgMatches) -> TraceArguments {
-    let words: Vec<&str> = parse::words(matches).filter(|word| *word != "->").collect();
-    let question = words.join(" -> ");
+    let question = question(matches);
     let [least, _] = TRACE_TIMES;
     TraceArguments {
         question: match question.split_once("->") {
@@ -347,10 +346,15 @@ fn trace(matches: &clap::ArgMatches) -> TraceArguments {
     }
 }
 
-fn explain(matches: &clap::ArgMatches) -> ExplainArguments {
+/// The question of `explain` or `trace`, with the arrow that may be left out.
+fn question(matches: &clap::ArgMatches) -> String {
     let words: Vec<&str> = parse::words(matches).filter(|word| *word != "->").collect();
+    words.join(" -> ")
+}
+
+fn explain(matches: &clap::ArgMatches) -> ExplainArguments {
     ExplainArguments {
-        question: words.join(" -> "),
+        question: question(matches),
         format: output_format(matches),
         from: from_file(matches),
         since: matches.get_one::<GoDuration>(SINCE).map(|since| since.to_std()),

@@ -23,15 +23,16 @@ use std::{
 
 use switchyard_core::{
     error::ErrorChain,
-    explain::{Explanation, Question, QuestionError, explain},
+    explain::{Explanation, Picture, Question, QuestionError, explain},
     model::ServiceName,
+    track::Tracker,
 };
 
 use self::{client::ClientError, server::Request, snapshot::SnapshotError};
 use crate::{
     Failure, backends,
     config::{
-        self,
+        self, Loaded,
         cli::{ExplainArguments, OutputFormat},
         flags::{Flags, table},
         settings::{OF_NAMED_PROXY, SourceSettings},
@@ -96,7 +97,8 @@ fn ended(result: Result<u8, Failure>) -> ExitCode {
     }
 }
 
-fn is_reader_gone(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Whether nobody reads what is printed any more.
+pub fn is_reader_gone(error: &(dyn std::error::Error + 'static)) -> bool {
     let written = match error.downcast_ref() {
         Some(ClientError::Output(error)) => Some(error),
         _ => error.downcast_ref::<io::Error>(),
@@ -133,30 +135,38 @@ fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
     }
     let question: Question = asked.question.parse().map_err(ExplainError::from)?;
     if let Some(path) = &asked.from {
-        let shown = path.display().to_string();
-        let file = File::open(path).map_err(|error| ExplainError::Open(shown.clone(), error))?;
-        let picture = snapshot::read(BufReader::new(file))
-            .map_err(|error| ExplainError::Snapshot(shown, error))?;
-        return print(&explain(&question, &picture), asked.format);
+        return print(&explain(&question, &read_snapshot(path)?), asked.format);
     }
     if flags.text("manifests").is_none() {
         return ask_proxy(flags, &Request::Explain(question.to_string()), is_json);
     }
     let loaded = config::load(flags, &backends::MODES)?;
-    let settings = &loaded.settings;
-    let SourceSettings::Manifests(directory) = &settings.source else {
+    let SourceSettings::Manifests(directory) = &loaded.settings.source else {
         return Err(ExplainError::NoBackend.into());
     };
-    let all = backends::all(&loaded, &Default::default(), &Default::default())?;
-    let backend = backends::get(&all, settings.backend.mode).ok_or(ExplainError::NoBackend)?;
-    let tracker =
-        tracked::tracked(settings, directory, &backend.profile(), &mut io::stderr().lock())
-            .map_err(ExplainError::from)?;
-    let mut answer = explain(&question, &tracker);
+    let mut answer = explain(&question, &read_manifests(directory, &loaded)?);
     if let Some(service) = service_of(&answer) {
         answer.set_names(&names::from_directory(directory, &service)?);
     }
     print(&answer, asked.format)
+}
+
+/// Reads a file that `switchyard snapshot` has printed.
+pub fn read_snapshot(path: &Path) -> Result<Picture, Failure> {
+    let shown = path.display().to_string();
+    let file = File::open(path).map_err(|error| ExplainError::Open(shown.clone(), error))?;
+    let read = snapshot::read(BufReader::new(file));
+    Ok(read.map_err(|error| ExplainError::Snapshot(shown, error))?)
+}
+
+/// Reads manifests as the backend of these settings would. Problems go to standard error.
+pub fn read_manifests(directory: &Path, loaded: &Loaded) -> Result<Tracker, Failure> {
+    let all = backends::all(loaded, &Default::default(), &Default::default())?;
+    let backend =
+        backends::get(&all, loaded.settings.backend.mode).ok_or(ExplainError::NoBackend)?;
+    let (profile, problems) = (backend.profile(), &mut io::stderr().lock());
+    let tracker = tracked::tracked(&loaded.settings, directory, &profile, problems);
+    Ok(tracker.map_err(ExplainError::from)?)
 }
 
 /// The Service that an answer is about.

@@ -228,7 +228,9 @@ impl View {
         if self.is_typing {
             match key {
                 Key::Char(char) => self.set_filter(|filter| filter.push(char)),
-                Key::Backspace => self.set_filter(|filter| filter.truncate(last(filter))),
+                Key::Backspace => self.set_filter(|filter| {
+                    filter.pop();
+                }),
                 Key::Enter => self.is_typing = false,
                 Key::Escape => {
                     self.is_typing = false;
@@ -284,11 +286,6 @@ impl View {
         }
         Action::Draw
     }
-}
-
-/// The place of the last character.
-fn last(text: &str) -> usize {
-    text.char_indices().last().map_or(0, |(place, _)| place)
 }
 
 /// The place of this many to which a key leads from another place.

@@ -2,8 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{self, BufReader},
     net::{IpAddr, SocketAddr},
     path::PathBuf,
 };
@@ -19,10 +17,9 @@ use switchyard_core::{
 
 use super::packet::{Fate, Packet};
 use crate::{
-    Failure, backends,
+    Failure,
     config::{Loaded, flags::Flags, settings::SourceSettings},
     explain::{self, client, server::Request},
-    tracked,
 };
 
 /// The most clients whose answers are kept.
@@ -91,19 +88,10 @@ impl Forecasts {
         to: SocketAddr,
         protocol: Protocol,
     ) -> Result<Self, Failure> {
-        let settings = &loaded.settings;
-        let source = match (from, &settings.source) {
-            (Some(path), _) => {
-                let file = BufReader::new(File::open(path)?);
-                Source::Known(Box::new(explain::snapshot::read(file)?))
-            }
+        let source = match (from, &loaded.settings.source) {
+            (Some(path), _) => Source::Known(Box::new(explain::read_snapshot(path)?)),
             (None, SourceSettings::Manifests(directory)) => {
-                let all = backends::all(loaded, &Default::default(), &Default::default())?;
-                let backend =
-                    backends::get(&all, settings.backend.mode).ok_or("no such backend")?;
-                let problems = &mut io::stderr().lock();
-                let profile = backend.profile();
-                Source::Known(Box::new(tracked::tracked(settings, directory, &profile, problems)?))
+                Source::Known(Box::new(explain::read_manifests(directory, loaded)?))
             }
             _ => Source::Proxy(explain::socket(flags)),
         };
@@ -151,7 +139,7 @@ fn ask(source: &Source, question: &Question) -> Result<Forecast, Failure> {
 }
 
 impl Forecast {
-    /// Compares a packet with the answer. `is_ours` says that the proxy's own rules decided last.
+    /// Compares a packet with the answer. `is_ours`: the proxy's own rules decided last.
     fn compare(&self, packet: &Packet, is_ours: bool) -> Agreement {
         let end = match (&self.route, self.verdict.as_str()) {
             (Some(route), _) => route.to.as_str().unwrap_or("pool"),

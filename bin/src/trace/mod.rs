@@ -50,6 +50,7 @@ use crate::{
         cli::{OutputFormat, TraceArguments},
         flags::Flags,
     },
+    explain,
     printable::print_lines,
 };
 
@@ -87,9 +88,7 @@ pub fn run(asked: &TraceArguments, flags: &Flags) -> ExitCode {
         Err(error) => {
             let error = error.as_ref();
             // As of other programs, nobody reads the rest.
-            if let Some(written) = error.downcast_ref::<io::Error>()
-                && written.kind() == io::ErrorKind::BrokenPipe
-            {
+            if explain::is_reader_gone(error) {
                 return ExitCode::SUCCESS;
             }
             // A failure to write to standard error cannot be reported anywhere.

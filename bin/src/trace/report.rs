@@ -103,7 +103,7 @@ pub enum End {
 }
 
 impl Line {
-    /// The line of a packet. `is_ours` says whose rules a chain has.
+    /// The line of a packet. `is_ours` returns whether the rules of a chain are the proxy's.
     pub fn new(
         packet: &Packet,
         agreement: Agreement,
