@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use ipnet::IpNet;
+use rustix::thread::{MembarrierCommand, membarrier};
 use switchyard_core::proxier::{Mode, ProxierError};
 use switchyard_netlink::{
     Error,
@@ -32,6 +33,8 @@ pub(crate) trait Kernel: Send {
     fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error>;
     /// Carries out commands, and returns what was refused and the number of bytes that were sent.
     fn commit(&mut self, commands: &Commands) -> Result<(Vec<Refusal>, usize), Error>;
+    /// Waits until each packet that is under way in the kernel has met the rules and IPVS.
+    fn pass_packets(&mut self);
 
     fn ensure_device(&mut self) -> Result<bool, DeviceError>;
     fn addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError>;
@@ -91,6 +94,15 @@ impl Kernel for NodeKernel {
     fn commit(&mut self, commands: &Commands) -> Result<(Vec<Refusal>, usize), Error> {
         let batch = commands.batch();
         Ok((self.ipvs.commit(&batch)?, batch.bytes()))
+    }
+
+    fn pass_packets(&mut self) {
+        // A packet goes through its hooks within one read-side section of RCU, and this command is the
+        // kernel's synchronize_rcu (kernel/sched/membarrier.c). A kernel without the command, or with
+        // processors without a tick, refuses: a packet may be refused then, as without the wait.
+        if let Err(error) = membarrier(MembarrierCommand::Global) {
+            tracing::debug!(%error, "Could not wait for packets that are under way");
+        }
     }
 
     fn ensure_device(&mut self) -> Result<bool, DeviceError> {

@@ -40,6 +40,8 @@ impl IpvsProxier {
             never_bound: &never_bound,
         };
         self.rules.translate(&ports, delivery, report).await?;
+        // A packet that met the rules of before would find a virtual server without a scheduler.
+        self.kernel.pass_packets();
         self.commit_all(report, &commands).map_err(failed)?;
         self.rules.resume(&ports, delivery, report).await
     }

@@ -71,6 +71,8 @@ pub(super) struct Contents {
     /// The attempts to remove rules of other kinds, and whether they fail.
     pub(super) removals: usize,
     pub(super) refuse_removal: bool,
+    /// Whether packets may be under way that met the rules of before.
+    pub(super) has_packets_of_before: bool,
     /// The refusal of the rules, and its family if it names one.
     pub(super) refuse_rules: Option<Option<IpFamily>>,
 }
@@ -176,6 +178,8 @@ impl Contents {
             let leads =
                 self.ruled(ip).any(|(at, is_delivered)| is_delivered && at == step.selector);
             assert!(!leads, "{step}");
+            let is_edit = matches!(step.action, Action::EditServer(_));
+            assert!(!(is_edit && self.has_packets_of_before), "{step}");
         }
     }
 
@@ -296,6 +300,10 @@ impl Kernel for Model {
         Ok((refused, 1))
     }
 
+    fn pass_packets(&mut self) {
+        self.lock().has_packets_of_before = false;
+    }
+
     fn ensure_device(&mut self) -> Result<bool, DeviceError> {
         Ok(false)
     }
@@ -377,6 +385,7 @@ impl Proxier for Model {
         let after = after.map(|(id, port)| (id.clone(), port.clone()));
         let ports = kept.chain(after).collect();
         held.rules.push(ports);
+        held.has_packets_of_before = true;
         if !held.is_loose {
             let is_unruled = |ip: &&IpAddr| held.ruled(**ip).next().is_none();
             assert_eq!(held.bound.iter().find(is_unruled), None, "addresses go before rules");
