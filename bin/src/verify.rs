@@ -26,7 +26,9 @@ use crate::{
         flags::Flags,
         settings::SourceSettings,
     },
-    explain, tracked,
+    explain,
+    printable::{print_json, print_lines},
+    tracked,
 };
 
 /// The exit status if the tables were not compared.
@@ -60,13 +62,9 @@ fn verify(asked: &FromArguments, flags: &Flags) -> Result<Report, Failure> {
         }
         report = compare(asked, flags, &loaded)?;
     }
-    let mut output = io::stdout().lock();
     match asked.format {
-        OutputFormat::Text => write!(output, "{report}")?,
-        OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut output, &report)?;
-            writeln!(output)?;
-        }
+        OutputFormat::Text => print_lines(&report.to_string())?,
+        OutputFormat::Json => print_json(&serde_json::to_string_pretty(&report)?)?,
     }
     Ok(report)
 }

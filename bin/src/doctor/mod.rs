@@ -29,6 +29,7 @@ use self::{
 use crate::{
     Failure, backends,
     config::{self, Loaded, cli::OutputFormat, flags::Flags},
+    printable::print_json,
     process,
 };
 
@@ -121,13 +122,9 @@ fn within(longest: Duration, known: &Arc<Known>, check: fn(&Known) -> Outcome) -
 }
 
 fn print(report: &Report, format: OutputFormat) -> Result<(), Failure> {
-    let mut output = io::stdout().lock();
     match format {
-        OutputFormat::Text => write!(output, "{report}")?,
-        OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut output, report)?;
-            writeln!(output)?;
-        }
+        OutputFormat::Text => write!(io::stdout().lock(), "{report}")?,
+        OutputFormat::Json => print_json(&serde_json::to_string_pretty(report)?)?,
     }
     Ok(())
 }

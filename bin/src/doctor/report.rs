@@ -3,9 +3,7 @@
 use std::{fmt, process::ExitCode};
 
 use serde::{Serialize, Serializer};
-use switchyard_core::model::Code;
-
-use crate::printable::Printable;
+use switchyard_core::{explain::Printable, model::Code};
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -1,7 +1,7 @@
 //! Asking the running proxy over its socket.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -12,6 +12,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::server::{Request, WAIT};
+use crate::printable::json;
 
 /// The longest wait for a part of an answer: longer than the server waits for the engine.
 const PATIENCE: Duration = WAIT.saturating_mul(2);
@@ -56,9 +57,9 @@ struct Answer {
 }
 
 /// Returns the exit status and what is to be printed.
-pub fn ask(path: &Path, request: &Request, json: bool) -> Result<(u8, String), ClientError> {
+pub fn ask(path: &Path, request: &Request, is_json: bool) -> Result<(u8, String), ClientError> {
     match answer(path, request)? {
-        Answer { status, answer, .. } if json => {
+        Answer { status, answer, .. } if is_json => {
             Ok((status, serde_json::to_string_pretty(&answer)? + "\n"))
         }
         Answer { status, text, .. } => Ok((status, text)),
@@ -83,21 +84,15 @@ fn answer(path: &Path, request: &Request) -> Result<Answer, ClientError> {
 
 /// Copies a snapshot to `output`.
 pub fn snapshot(path: &Path, output: &mut dyn Write) -> Result<(), ClientError> {
-    let mut stream = send(path, &Request::Snapshot)?;
-    let (mut buffer, mut end) = (vec![0; 64 * 1024], Vec::new());
-    loop {
-        let read = stream.read(&mut buffer)?;
-        if read == 0 {
-            break;
-        }
-        output.write_all(&buffer[..read]).map_err(ClientError::Output)?;
-        end.extend_from_slice(&buffer[..read]);
-        end.drain(..end.len().saturating_sub(100));
+    let mut lines = BufReader::new(send(path, &Request::Snapshot)?);
+    let (mut line, mut is_whole) = (String::new(), false);
+    while lines.read_line(&mut line)? > 0 {
+        output.write_all(json(&line).as_bytes()).map_err(ClientError::Output)?;
+        is_whole = line.starts_with("{\"end\"") && line.ends_with('\n');
+        line.clear();
     }
     output.flush().map_err(ClientError::Output)?;
-    let last = String::from_utf8_lossy(&end);
-    let last = last.trim_end().rsplit('\n').next().unwrap_or_default();
-    if last.starts_with("{\"end\"") { Ok(()) } else { Err(ClientError::Incomplete) }
+    if is_whole { Ok(()) } else { Err(ClientError::Incomplete) }
 }
 
 fn send(path: &Path, request: &Request) -> Result<UnixStream, ClientError> {

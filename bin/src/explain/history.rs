@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use switchyard_core::{
     error::ErrorChain,
-    explain::LastChange,
+    explain::{LastChange, Printable},
     runner::{EngineEvent, Observer},
     state::{Endpoint, ResolvedServicePort},
     transition::PortChange,
@@ -48,14 +48,14 @@ pub struct Sync {
 impl fmt::Display for Sync {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(error) = &self.error {
-            return write!(f, "a sync failed: {error}");
+            return write!(f, "a sync failed: {}", Printable(error));
         }
         if self.is_first {
             return write!(f, "the proxy began with {} Service ports", self.changed);
         }
         for (index, ChangedPort { port, added, removed, .. }) in self.ports.iter().enumerate() {
             f.write_str(if index > 0 { "; " } else { "" })?;
-            write!(f, "{port}")?;
+            write!(f, "{}", Printable(port))?;
             added.iter().try_for_each(|address| write!(f, " +{address}"))?;
             removed.iter().try_for_each(|address| write!(f, " -{address}"))?;
         }
@@ -101,7 +101,7 @@ impl fmt::Display for Changes {
         for sync in &self.syncs {
             match (&sync.error, sync.latency_milliseconds) {
                 (None, _) if sync.is_first => writeln!(f, "{}  the proxy began", sync.at)?,
-                (Some(error), _) => writeln!(f, "{}  failed: {error}", sync.at)?,
+                (Some(error), _) => writeln!(f, "{}  failed: {}", sync.at, Printable(error))?,
                 (None, Some(latency)) => {
                     writeln!(f, "{}  in the kernel after {latency:.1} ms", sync.at)?
                 }
@@ -113,7 +113,7 @@ impl fmt::Display for Changes {
             for ChangedPort { port, added, removed, .. } in &sync.ports {
                 let added = added.iter().map(|address| format!(" +{address}"));
                 let all = added.chain(removed.iter().map(|address| format!(" -{address}")));
-                writeln!(f, "    {port}{}", all.collect::<String>())?;
+                writeln!(f, "    {}{}", Printable(port), all.collect::<String>())?;
             }
             if sync.changed > sync.ports.len() {
                 writeln!(f, "    and {} more Service ports", sync.changed - sync.ports.len())?;

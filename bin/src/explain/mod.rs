@@ -37,7 +37,7 @@ use crate::{
         flags::{Flags, table},
         settings::{OF_NAMED_PROXY, SourceSettings},
     },
-    printable::print_lines,
+    printable::{print_json, print_lines},
     tracked::{self, TrackedError},
 };
 
@@ -179,18 +179,20 @@ fn service_of(answer: &Explanation) -> Option<ServiceName> {
 fn ask_proxy(flags: &Flags, request: &Request, is_json: bool) -> Result<u8, Failure> {
     let asked = client::ask(&socket(flags), request, is_json);
     let (status, text) = asked.map_err(ExplainError::from)?;
-    print_lines(&text)?;
+    match is_json {
+        true => print_json(&text)?,
+        false => print_lines(&text)?,
+    }
     Ok(status)
 }
 
 fn print(explanation: &Explanation, format: OutputFormat) -> Result<u8, Failure> {
-    let text = match format {
+    match format {
         OutputFormat::Json => {
-            serde_json::to_string_pretty(explanation).map_err(ExplainError::from)?
+            print_json(&serde_json::to_string_pretty(explanation).map_err(ExplainError::from)?)?
         }
-        OutputFormat::Text => explanation.to_string(),
-    };
-    print_lines(&text)?;
+        OutputFormat::Text => print_lines(&explanation.to_string())?,
+    }
     Ok(explanation.verdict.exit_status())
 }
 

@@ -1,6 +1,7 @@
 //! The screen as lines of a width, and the table that is printed once.
 
 use jiff::Timestamp;
+use switchyard_core::explain::Printable;
 use unicode_width::UnicodeWidthChar;
 
 use super::{
@@ -155,12 +156,13 @@ fn age(then: &str, now: &str) -> String {
     }
 }
 
-/// Cuts a text, so that a terminal needs no more than `width` columns for it. What is not printed,
+/// Cuts a text, so that a terminal needs no more than `width` columns for it. What is not shown,
 /// such as control characters, is left out.
 pub fn cut(text: &str, width: usize) -> String {
     let mut left = width;
     let mut shown = String::new();
-    for (char, needs) in text.chars().filter_map(|char| Some((char, char.width()?))) {
+    let all = text.chars().filter(|char| Printable::shows(*char));
+    for (char, needs) in all.filter_map(|char| Some((char, char.width()?))) {
         if needs > left {
             break;
         }

@@ -36,6 +36,7 @@ use crate::{
         server::Request,
         top::Top,
     },
+    printable::print_json,
 };
 
 /// The exit status if there is no answer.
@@ -99,11 +100,11 @@ fn print(path: &Path, format: OutputFormat) -> Result<(), TopError> {
         thread::sleep(ONCE);
         top = client::value(path, &Request::Top)?;
     }
-    let text = match format {
-        OutputFormat::Text => draw::plain(&top),
-        OutputFormat::Json => serde_json::to_string_pretty(&top)? + "\n",
-    };
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    match format {
+        OutputFormat::Text => io::stdout().write_all(draw::plain(&top).as_bytes())?,
+        OutputFormat::Json => print_json(&serde_json::to_string_pretty(&top)?)?,
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ fn small_screens_have_the_first_columns_and_large_ones_long_names() {
 #[test]
 fn wide_characters_are_not_cut_in_two_and_control_characters_not_sent() {
     assert_eq!(cut("日本語", 5), "日本");
-    assert_eq!(cut("e\u{301}\x1b[31mx\n", 20), "e\u{301}[31mx");
+    assert_eq!(cut("e\u{301}\x1b[31mx\n\u{202e}", 20), "e\u{301}[31mx");
     let services = vec![service("名前空間/サービス名", Some(1.0), 1, 0)];
     let mut view = with(Top { services, ..top() });
     let lines = draw(&view, (40, 10));

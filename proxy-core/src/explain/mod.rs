@@ -16,6 +16,7 @@ mod facts;
 mod findings;
 mod names;
 mod others;
+mod printable;
 mod question;
 mod running;
 mod similar;
@@ -33,6 +34,7 @@ pub use self::{
     },
     names::EndpointNames,
     others::{ChainClients, ClosedChain},
+    printable::Printable,
     question::{Question, QuestionError},
     running::FlowCounts,
 };

@@ -9,6 +9,7 @@ use super::{
     explanation::{EndpointLine, Explanation, FrontendLine, KernelCheck},
     facts::Whereabouts,
     findings::reason,
+    printable::Printable,
 };
 use crate::state::{FrontendAddress, PoolKind};
 
@@ -17,7 +18,7 @@ const MOST_RANGES: usize = 3;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.sentence)?;
+        writeln!(f, "{}", Printable(&self.sentence))?;
         match self.kernel {
             KernelCheck::NotAsked => {
                 write!(f, "This is the model; the kernel's rules were not read.")?
@@ -27,7 +28,8 @@ impl fmt::Display for Explanation {
                 write!(f, "This is the model; the kernel's rules do otherwise.")?
             }
         }
-        writeln!(f, " {}, {}", self.node, self.mode.as_deref().unwrap_or("no mode"))?;
+        let (node, mode) = (Printable(&self.node), self.mode.as_deref().unwrap_or("no mode"));
+        writeln!(f, " {node}, {}", Printable(mode))?;
         if !self.frontends.is_empty() {
             let header = ["FRONTEND", "PORT", "FROM", "TO", "POD SEES"].map(str::to_owned).to_vec();
             let lines = self.frontends.iter().flat_map(|line| frontend_rows(line, &self.node));
@@ -51,7 +53,7 @@ impl fmt::Display for Explanation {
             table(f, std::iter::once(header).chain(lines).collect())?;
         }
         if let Some(why) = &self.flows_not_counted {
-            writeln!(f, "flows were not counted: {why}")?;
+            writeln!(f, "flows were not counted: {}", Printable(why))?;
         }
         if self.leads_somewhere() {
             match self.other_tables.as_deref() {
@@ -76,8 +78,8 @@ impl fmt::Display for Explanation {
         }
         for finding in &self.findings {
             let mark = if finding.is_problem { "!" } else { " " };
-            writeln!(f, "{} {mark} {}", finding.code, finding.because)?;
-            writeln!(f, "          try: {}", finding.remedy)?;
+            writeln!(f, "{} {mark} {}", finding.code, Printable(&finding.because))?;
+            writeln!(f, "          try: {}", Printable(&finding.remedy))?;
         }
         Ok(())
     }
@@ -91,6 +93,9 @@ fn table(f: &mut fmt::Formatter<'_>, mut rows: Vec<Vec<String>>) -> fmt::Result 
         if rows.iter().skip(1).all(|row| row[column] == "-") {
             rows.iter_mut().for_each(|row| drop(row.remove(column)));
         }
+    }
+    for cell in rows.iter_mut().flatten() {
+        *cell = Printable(cell).to_string();
     }
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display, Write};
 
+use switchyard_core::explain::Printable;
+
 use super::{Conntrack, NotAsAsked, Status, WatchState};
 
 /// The looks of the page: one column on a phone, light or dark as the reader's system is.
@@ -229,18 +231,19 @@ impl Display for Escaped<'_> {
             '>' => f.write_str("&gt;"),
             '"' => f.write_str("&quot;"),
             '\'' => f.write_str("&#39;"),
-            c if c.is_control() => f.write_char('\u{fffd}'),
+            c if !Printable::shows(c) => f.write_char('\u{fffd}'),
             c => f.write_char(c),
         })
     }
 }
 
-/// Text in a terminal, without control characters.
+/// Text in a terminal, without what it does not show.
 struct Visible<'a>(&'a str);
 
 impl Display for Visible<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| f.write_char(if c.is_control() { '\u{fffd}' } else { c }))
+        let shown = |c| if Printable::shows(c) { c } else { '\u{fffd}' };
+        self.0.chars().try_for_each(|c| f.write_char(shown(c)))
     }
 }
 
