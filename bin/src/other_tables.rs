@@ -1,6 +1,6 @@
 //! Tables of other programs that drop the connections of Services.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use switchyard_core::{
     error::ErrorChain,
@@ -18,6 +18,9 @@ use crate::{config::settings::OF_NAMED_PROXY, pace::Pace};
 /// The names of programs, by what the names of all their tables or chains begin with.
 const PROGRAMS: [(&str, &str); 4] =
     [("firewalld", "firewalld"), ("ufw-", "ufw"), ("ufw6-", "ufw"), ("DOCKER", "docker")];
+
+/// The number of netfilter's sockets (`NETLINK_NETFILTER`).
+const NETFILTER: u32 = 12;
 
 /// Reads the tables of other programs for those who ask about a Service.
 #[derive(Debug)]
@@ -115,13 +118,28 @@ fn closed_chain(gate: &ClosedGate, chains: &Chains, is_forwarding: bool) -> Clos
     }
 }
 
-/// The name of a process of this network namespace.
-fn process(id: u32) -> Option<String> {
-    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
-    let here = namespace("self")?;
-    namespace(&id.to_string()).filter(|there| *there == here)?;
-    let name = fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
+/// The name of the process that has the netlink socket of this port. By default, a port is the id
+/// that the process has in its own PID namespace, where another process may have it here: so the
+/// process must be seen to have the socket.
+fn process(port: u32) -> Option<String> {
+    let sockets = fs::read_to_string("/proc/thread-self/net/netlink").ok()?;
+    let inode = sockets.lines().find_map(|line| inode(line, port))?;
+    let socket = format!("socket:[{inode}]");
+    let open = fs::read_dir(format!("/proc/{port}/fd")).ok()?;
+    let has = |to: PathBuf| to.as_os_str() == &*socket;
+    open.flatten().find(|file| fs::read_link(file.path()).is_ok_and(has))?;
+    let name = fs::read_to_string(format!("/proc/{port}/comm")).ok()?;
     Some(name.trim_end().to_owned())
+}
+
+/// The inode of a line of `/proc/net/netlink`, if it is that of the socket of netfilter with this
+/// port. The columns are the address, protocol and port, seven others, and the inode.
+fn inode(line: &str, port: u32) -> Option<&str> {
+    let [_, protocol, of, .., inode] = *line.split_whitespace().collect::<Vec<_>>() else {
+        return None;
+    };
+    let is_it = protocol.parse() == Ok(NETFILTER) && of.parse() == Ok(port);
+    is_it.then_some(inode)
 }
 
 /// The program that chains of the table are named after.
@@ -141,4 +159,47 @@ fn iptables(ChainName { family, table, chain, .. }: &ChainName) -> Option<&'stat
         _ => return None,
     };
     (table == "filter" && ["FORWARD", "OUTPUT"].contains(&&**chain)).then_some(command)
+}
+
+#[cfg(test)]
+mod kernel_tests {
+    use std::{
+        io::Write,
+        process::{Command, Stdio},
+    };
+
+    use switchyard_netlink::nftables::Chains;
+    use test_netns::{in_namespace, wait};
+
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_table_is_the_process_that_has_its_socket() {
+        in_namespace(|| {
+            let mut nft = Command::new("nft")
+                .arg("-i")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut input = nft.stdin.take().unwrap();
+            writeln!(input, "add table inet t {{ flags owner; }}").unwrap();
+            writeln!(
+                input,
+                "add chain inet t c {{ type filter hook forward priority 0; policy drop; }}"
+            )
+            .unwrap();
+            let owner = || {
+                let gates = Chains::list().unwrap().closed_gates(|_| false).unwrap();
+                gates.first().and_then(|gate| gate.owner)
+            };
+            wait::until("the table is there", || owner().is_some());
+            assert_eq!(owner(), Some(nft.id()));
+            assert_eq!(process(nft.id()).as_deref(), Some("nft"));
+            // Those that have the same port elsewhere, such as in a container.
+            assert_eq!([1, std::process::id()].map(process), [None, None]);
+            drop(input);
+            nft.wait().unwrap();
+        });
+    }
 }
