@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -20,15 +20,17 @@ use serde::Deserialize;
 use switchyard_core::{error::ErrorChain, explain::EndpointNames, model::ServiceName};
 use switchyard_source_kube::Pacer;
 use switchyard_source_manifests as manifests;
-use tokio::{sync::Mutex, task, time::timeout};
+use tokio::{sync::watch, task, time::timeout};
 
-use crate::Failure;
+use crate::{Failure, pace::Pace};
 
 /// The longest wait for names.
 const LONGEST: Duration = Duration::from_secs(2);
+/// The longest time that an API server is given.
+const LONGEST_READ: Duration = Duration::from_secs(30);
 /// The time for which names are kept, and the lack of them.
 const KEPT: Duration = Duration::from_secs(5);
-/// The most Services whose names are kept.
+/// The most Services whose names are kept, or waited for.
 const MOST: usize = 8;
 /// The label of a slice with the name of its Service.
 const SERVICE: &str = "kubernetes.io/service-name";
@@ -40,21 +42,43 @@ pub type Names = HashMap<SocketAddr, EndpointNames>;
 #[derive(Default)]
 pub struct NameReader {
     source: OnceLock<Source>,
-    /// The answers of a moment ago, the last first; no names where that failed.
+    /// The answers of a moment ago, and those that are waited for, the last first.
     answers: Mutex<Vec<Answer>>,
 }
 
-/// The answer to a question for the names of a Service's endpoints.
+/// The names of a Service's endpoints.
 struct Answer {
-    at: Instant,
     service: ServiceName,
+    names: watch::Receiver<Option<Found>>,
+}
+
+/// The names that were found, and the time; none where that failed.
+struct Found {
+    at: Instant,
     names: Option<Arc<Names>>,
 }
 
+impl Answer {
+    /// Whether it is fresh, or waited for.
+    fn is_kept(&self) -> bool {
+        match &*self.names.borrow() {
+            Some(found) => found.at.elapsed() < KEPT,
+            None => self.is_waited_for(),
+        }
+    }
+
+    fn is_waited_for(&self) -> bool {
+        // Nothing comes from a task that has ended.
+        self.names.borrow().is_none() && self.names.has_changed().is_ok()
+    }
+}
+
 /// The place of EndpointSlices.
+#[derive(Clone)]
 enum Source {
     Cluster(Client, Pacer),
-    Directory(PathBuf),
+    /// Reading a directory takes time in proportion to it.
+    Directory(PathBuf, Arc<Pace>),
 }
 
 impl NameReader {
@@ -66,43 +90,59 @@ impl NameReader {
 
     /// Has the names be read from manifests.
     pub fn read_from_directory(&self, directory: PathBuf) {
-        let _ = self.source.set(Source::Directory(directory));
+        let _ = self.source.set(Source::Directory(directory, Arc::default()));
     }
 
     /// Returns the names of a Service's endpoints; `None` if there is no place to read them from, or
-    /// it does not answer within two seconds.
+    /// it does not answer within two seconds. A later answer is for those who ask again.
     pub async fn of(&self, service: &ServiceName) -> Option<Arc<Names>> {
-        timeout(LONGEST, self.found(service)).await.ok()?
+        let mut names = self.answer(service)?;
+        let found = timeout(LONGEST, names.wait_for(Option::is_some)).await.ok()?.ok()?;
+        found.as_ref()?.names.clone()
     }
 
-    async fn found(&self, service: &ServiceName) -> Option<Arc<Names>> {
-        let source = self.source.get()?;
-        let mut answers = self.answers.lock().await;
-        answers.retain(|answer| answer.at.elapsed() < KEPT);
+    /// Returns the place of an answer, which is asked for unless there is one.
+    fn answer(&self, service: &ServiceName) -> Option<watch::Receiver<Option<Found>>> {
+        let source = self.source.get()?.clone();
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(Answer::is_kept);
         if let Some(answer) = answers.iter().find(|answer| answer.service == *service) {
-            return answer.names.clone();
+            return Some(answer.names.clone());
         }
-        answers.truncate(MOST - 1);
-        // Kept if the time is over before there is an answer.
-        answers.insert(0, Answer { at: Instant::now(), service: service.clone(), names: None });
-        let read = async {
-            Ok::<_, Failure>(match source {
-                Source::Cluster(client, pacer) => from_cluster(client, pacer, service).await?,
-                Source::Directory(path) => {
-                    let (path, service) = (path.clone(), service.clone());
-                    task::spawn_blocking(move || from_directory(&path, &service)).await??
+        if answers.len() == MOST {
+            let last = answers.iter().rposition(|answer| !answer.is_waited_for())?;
+            answers.remove(last);
+        }
+        let (sender, names) = watch::channel(None);
+        answers.insert(0, Answer { service: service.clone(), names: names.clone() });
+        let service = service.clone();
+        task::spawn(async move {
+            let names = match read(source, &service).await {
+                Ok(names) => names.map(Arc::new),
+                Err(error) => {
+                    let err = ErrorChain(error.as_ref());
+                    tracing::debug!(%err, %service, "Failed to read the names of endpoints");
+                    None
                 }
-            })
-        };
-        match read.await {
-            Ok(names) => answers[0].names = Some(Arc::new(names)),
-            Err(error) => {
-                let err = ErrorChain(error.as_ref());
-                tracing::debug!(%err, %service, "Failed to read the names of endpoints");
-            }
-        }
-        answers[0].names.clone()
+            };
+            sender.send_replace(Some(Found { at: Instant::now(), names }));
+        });
+        Some(names)
     }
+}
+
+/// Reads the names; `None` if that took long and was a moment ago.
+async fn read(source: Source, service: &ServiceName) -> Result<Option<Names>, Failure> {
+    Ok(match source {
+        Source::Cluster(client, pacer) => {
+            Some(timeout(LONGEST_READ, from_cluster(&client, &pacer, service)).await??)
+        }
+        Source::Directory(path, pace) => {
+            let service = service.clone();
+            let reading = move || pace.run(|| from_directory(&path, &service));
+            task::spawn_blocking(reading).await?.transpose()?
+        }
+    })
 }
 
 /// Asks for the slices of one Service, as the server's cache has them.
@@ -193,4 +233,35 @@ fn names(slices: impl IntoIterator<Item = Slice>, service: &ServiceName) -> Name
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such as one on a server that hangs.
+    #[tokio::test]
+    async fn a_slow_directory_is_read_by_one_at_a_time() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let reader = NameReader::default();
+        let service = ServiceName::new("ns", "web");
+        assert!(reader.of(&service).await.is_none(), "there is no place to read from");
+        reader.read_from_directory(directory.path().to_owned());
+        let Some(Source::Directory(_, pace)) = reader.source.get() else { panic!("a directory") };
+        let (pace, (end, ended)) = (Arc::clone(pace), std::sync::mpsc::channel::<()>());
+        let (begin, begun) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            pace.run(|| {
+                begin.send(()).unwrap();
+                ended.recv()
+            })
+        });
+        begun.recv().unwrap();
+        // Another question reads.
+        assert!(reader.of(&service).await.is_none());
+        end.send(()).unwrap();
+        other.join().unwrap();
+        assert!(reader.of(&service).await.is_none(), "the failure is remembered");
+        assert_eq!(reader.answers.lock().unwrap().len(), 1);
+    }
 }
