@@ -18,6 +18,12 @@ pub enum ChainNaming {
 }
 
 impl ChainNaming {
+    /// Whether the backend writes a chain of this name. The kubelet's `KUBE-FIREWALL` is not among
+    /// them, although the backend has a rule there.
+    pub fn has(self, chain: &str) -> bool {
+        self.names().has(chain)
+    }
+
     pub(crate) fn names(self) -> &'static ChainNames {
         match self {
             Self::KubeProxy => &names::KUBE_PROXY,

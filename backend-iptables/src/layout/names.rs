@@ -67,6 +67,24 @@ impl ChainNames {
         [self.cluster, self.local, self.external, self.firewall, self.endpoint]
     }
 
+    /// Whether the backend writes a chain of this name.
+    pub(crate) fn has(&self, chain: &str) -> bool {
+        let fixed = [
+            self.services,
+            self.external_services,
+            self.node_ports,
+            self.postrouting,
+            self.mark_masq,
+            self.forward,
+            self.proxy_firewall,
+            self.ipvs_hairpins,
+            self.ipvs_filter,
+            self.ipvs_others,
+            self.canary,
+        ];
+        fixed.contains(&chain) || self.is_of_service_port(chain)
+    }
+
     /// Whether a chain of the nat table belongs to a Service port, of the past or the present.
     pub(crate) fn is_of_service_port(&self, chain: &str) -> bool {
         self.prefixes().iter().any(|prefix| chain.starts_with(prefix))
@@ -155,6 +173,10 @@ mod tests {
             assert!(name.len() < 29 && KUBE_PROXY.is_of_service_port(&name), "{name}");
         }
         assert!(!KUBE_PROXY.is_of_service_port(KUBE_PROXY.services));
+        assert!(KUBE_PROXY.has(KUBE_PROXY.services) && KUBE_PROXY.has(&api.cluster()));
+        for other in [FIREWALL, "KUBE-KUBELET-CANARY", "KUBE-ROUTER-FORWARD", "SWYD-SERVICES"] {
+            assert!(!KUBE_PROXY.has(other), "{other}");
+        }
         assert_eq!(KUBE_PROXY.prefixes().map(str::len), SWITCHYARD.prefixes().map(str::len));
     }
 }

@@ -14,30 +14,45 @@ use switchyard_core::{
     model::Protocol,
     proxier::Mode,
 };
+use switchyard_netlink::nftables::ChainName;
 
-use super::packet::{Fate, Packet};
+use super::{
+    owner::OwnChains,
+    packet::{Fate, Packet},
+};
 use crate::{
-    Failure,
+    Failure, backends,
     config::{Loaded, flags::Flags, settings::SourceSettings},
     explain::{self, client, server::Request},
 };
 
 /// The most clients whose answers are kept.
 const MOST_CLIENTS: usize = 256;
+/// Why a packet is not compared whose way seems to be another than explained.
+const LOST: &str = "the kernel had no room for some events, which may be of this packet";
 
 /// An answer of `switchyard explain`, as far as it is compared.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forecast {
     /// The mode of the proxy.
-    pub mode: Option<String>,
+    mode: Option<String>,
     /// The answer in words.
-    pub sentence: String,
+    sentence: String,
     /// The Service; `None` if there is none.
-    pub service: Option<String>,
+    service: Option<String>,
     verdict: String,
     route: Option<Route>,
     endpoints: Vec<Endpoint>,
+    /// The chains of other programs that drop such connections; `None` if these were not read.
+    other_tables: Option<Vec<Closed>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Closed {
+    /// The table, behind its family.
+    table: String,
+    chain: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -65,10 +80,29 @@ pub enum Agreement {
     NotCompared(String),
 }
 
+/// A packet beside the answer about its client.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// Whether it went as explained.
+    pub agreement: Agreement,
+    /// The Service of the answer, if it has one; `None` without an answer.
+    pub service: Option<Option<String>>,
+    /// The chains of the proxy that answered.
+    pub own: OwnChains,
+}
+
+impl Compared {
+    /// A packet that was not compared, with the reason.
+    pub fn not(why: &str, own: &OwnChains) -> Self {
+        let agreement = Agreement::NotCompared(why.to_owned());
+        Self { agreement, service: None, own: own.clone() }
+    }
+}
+
 /// The place that answers come from.
 enum Source {
     Proxy(PathBuf),
-    Known(Box<dyn Known>),
+    Known(Box<dyn Known + Send>),
 }
 
 /// Answers for the clients of one address.
@@ -98,8 +132,14 @@ impl Forecasts {
         Ok(Self { source, to, protocol, known: HashMap::new() })
     }
 
+    /// Answers of the proxy at a socket.
+    #[cfg(test)]
+    pub fn of_socket(path: PathBuf, to: SocketAddr, protocol: Protocol) -> Self {
+        Self { source: Source::Proxy(path), to, protocol, known: HashMap::new() }
+    }
+
     /// Returns the answer for a client, or why there is none.
-    pub fn get(&mut self, client: IpAddr) -> &Result<Forecast, String> {
+    fn get(&mut self, client: IpAddr) -> &Result<Forecast, String> {
         if self.known.len() >= MOST_CLIENTS {
             self.known.clear();
         }
@@ -111,20 +151,28 @@ impl Forecasts {
     }
 
     /// Compares a packet. What differs may have changed since the answer: it is asked for again.
-    pub fn compare(&mut self, packet: &Packet, is_ours: &dyn Fn(&Packet) -> bool) -> Agreement {
+    pub fn compare(&mut self, packet: &Packet, own: &OwnChains) -> Compared {
         let client = packet.first.source.ip();
-        let compared = self.compare_once(packet, is_ours);
-        if !matches!(compared, Agreement::Differs(_)) {
+        let compared = self.compare_once(packet, own);
+        if !matches!(compared.agreement, Agreement::Differs(_)) {
             return compared;
         }
         self.known.remove(&client);
-        self.compare_once(packet, is_ours)
+        let mut compared = self.compare_once(packet, own);
+        if packet.is_incomplete && matches!(compared.agreement, Agreement::Differs(_)) {
+            compared.agreement = Agreement::NotCompared(LOST.to_owned());
+        }
+        compared
     }
 
-    fn compare_once(&mut self, packet: &Packet, is_ours: &dyn Fn(&Packet) -> bool) -> Agreement {
+    fn compare_once(&mut self, packet: &Packet, own: &OwnChains) -> Compared {
         match self.get(packet.first.source.ip()) {
-            Ok(forecast) => forecast.compare(packet, is_ours(packet)),
-            Err(why) => Agreement::NotCompared(why.clone()),
+            Ok(forecast) => {
+                let own = forecast.own_chains(own);
+                let agreement = forecast.compare(packet, &own);
+                Compared { agreement, service: Some(forecast.service.clone()), own }
+            }
+            Err(why) => Compared::not(why, own),
         }
     }
 }
@@ -139,14 +187,36 @@ fn ask(source: &Source, question: &Question) -> Result<Forecast, Failure> {
 }
 
 impl Forecast {
-    /// Compares a packet with the answer. `is_ours`: the proxy's own rules decided last.
-    fn compare(&self, packet: &Packet, is_ours: bool) -> Agreement {
+    /// The chains of the proxy that answered, which may be in another mode than configured here.
+    fn own_chains(&self, configured: &OwnChains) -> OwnChains {
+        let answered = |mode: &Mode| self.mode.as_deref() == Some(mode.as_str());
+        let mode = backends::MODES.into_iter().find(answered).unwrap_or(configured.mode);
+        OwnChains { mode, table: configured.table.clone() }
+    }
+
+    /// The chain that was explained to drop such packets, if it dropped this one.
+    fn foreseen<'a>(&self, packet: &'a Packet) -> Option<&'a ChainName> {
+        let last = packet.passes.last().filter(|_| packet.fate == Fate::Dropped)?;
+        let ChainName { family, table, chain, .. } = &last.base;
+        let table = format!("{family} {table}");
+        let is_it = |closed: &Closed| closed.table == table && closed.chain == *chain;
+        self.other_tables.iter().flatten().any(is_it).then_some(&last.base)
+    }
+
+    /// Compares a packet with the answer. `own` are the proxy's chains.
+    pub fn compare(&self, packet: &Packet, own: &OwnChains) -> Agreement {
+        if let Some(ChainName { family, table, chain, .. }) = self.foreseen(packet) {
+            return Agreement::Same(format!(
+                "{family} {table} {chain} was seen to drop these connections"
+            ));
+        }
         let end = match (&self.route, self.verdict.as_str()) {
             (Some(route), _) => route.to.as_str().unwrap_or("pool"),
             (None, "refuses") => "refused",
             (None, "drops") => "dropped",
             (None, _) => return Agreement::NotCompared(self.sentence.clone()),
         };
+        let is_ours = packet.passes.last().is_some_and(|pass| own.has(&pass.decider()));
         let (dropped, reached) = match packet.fate {
             Fate::Dropped => (true, false),
             Fate::Sent(_) | Fate::Received => (false, true),
@@ -155,6 +225,8 @@ impl Forecast {
         let to = packet.last.destination;
         let is_relayed = self.mode.as_deref() == Some(Mode::USERSPACE.as_str());
         let is_as_explained = match end {
+            // Others drop all of it.
+            "pool" if self.verdict == "drops" && packet.is_first() => false,
             "pool" if is_relayed => packet.fate == Fate::Received,
             "pool" => reached && self.leads_to(packet, to),
             _ => dropped && is_ours,
@@ -183,6 +255,9 @@ impl Forecast {
                  in nf_tables. Explained was: {}",
                 self.sentence
             ),
+            _ if reached && self.verdict == "drops" => {
+                format!("it was not dropped. Explained was: {}", self.sentence)
+            }
             _ if reached && to == packet.first.destination => {
                 format!("its destination was not translated. Explained was: {}", self.sentence)
             }

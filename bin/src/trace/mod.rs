@@ -10,6 +10,8 @@
 
 mod book;
 mod forecast;
+mod judge;
+mod owner;
 mod packet;
 mod report;
 
@@ -39,8 +41,10 @@ use switchyard_netlink::{
 
 use self::{
     book::Book,
-    forecast::Forecasts,
-    packet::{Packet, Packets, Pass, QUIET},
+    forecast::{Compared, Forecasts},
+    judge::Judge,
+    owner::OwnChains,
+    packet::{Packets, TABLES},
     report::{Line, Report},
 };
 use crate::{
@@ -51,13 +55,15 @@ use crate::{
         flags::Flags,
     },
     explain,
-    printable::print_lines,
+    printable::{print_json, print_lines},
 };
 
 /// The packets a second that are traced, of those that come in and of those that the node sends.
 const RATE: u32 = 20;
 /// The longest wait for events, after which packets at their end are printed.
 const TURN: Duration = Duration::from_millis(100);
+/// The longest wait at the end, for the events of packets on their way, and for answers.
+const LAST: Duration = Duration::from_secs(1);
 /// The most datagrams of events that are read before packets are printed.
 const MOST_AT_ONCE: usize = 4096;
 
@@ -108,7 +114,7 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
     }
     let loaded = config::load(flags, &backends::MODES)?;
     let nft = backends::nft_config(&loaded.settings.backend, families());
-    let mut forecasts = Forecasts::new(asked.from.as_ref(), flags, &loaded, to, protocol)?;
+    let forecasts = Forecasts::new(asked.from.as_ref(), flags, &loaded, to, protocol)?;
     let is_text = asked.format == OutputFormat::Text;
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -117,7 +123,7 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
         flag::register(signal, Arc::clone(&ended))?;
     }
 
-    let name = format!("switchyard-trace-{}", std::process::id());
+    let name = format!("{TABLES}{}", std::process::id());
     let mut listener = TraceListener::open().map_err(refused)?;
     let flow = TracedFlow { client, to, protocol: protocol.number() };
     let table = TraceTable::add(&name, &flow, RATE, asked.time).map_err(refused)?;
@@ -136,41 +142,43 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
             asked.time.as_secs(),
         )?;
     }
-    let is_ours = |pass: &Pass| is_ours(pass, &nft.table);
-    let is_last_ours = |packet: &Packet| packet.passes.last().is_some_and(is_ours);
+    let own = OwnChains { mode: loaded.settings.backend.mode, table: nft.table.to_string() };
+    let mut judge = Judge::start(forecasts, own);
     let begun = Instant::now();
     let mut packets = Packets::new(name, asked.packets);
-    let mut table = Some(table);
+    let mut ending = None;
     loop {
         receive(&mut listener, &mut packets, &mut book, &mut report.losses)?;
-        let is_ending = ended.load(Ordering::Relaxed) || begun.elapsed() >= asked.time;
-        if is_ending && table.take().is_some() {
+        if ending.is_none() && (ended.load(Ordering::Relaxed) || begun.elapsed() >= asked.time) {
+            packets.stop();
             report.seconds = begun.elapsed().as_secs_f64();
-            // The last packets may still be on their way.
-            wait(&listener, QUIET)?;
-            continue;
+            ending = Some(Instant::now());
         }
-        for packet in packets.finished(is_ending) {
-            let compared = forecasts.compare(&packet, &is_last_ours);
-            if let Ok(forecast) = forecasts.get(packet.first.source.ip()) {
-                report.service.clone_from(&forecast.service);
+        // The last packets may still be on their way, as their answers may.
+        let is_late = ending.is_some_and(|since| since.elapsed() >= LAST);
+        judge.ask(packets.finished(is_late));
+        for (packet, Compared { agreement, service, own }) in judge.take(is_late) {
+            if let Some(service) = service {
+                report.service = service;
             }
-            let text = report.add(Line::new(&packet, compared, &mut book, is_ours));
+            let interface = |index| book.interface(index);
+            let text = report.add(Line::new(&packet, agreement, interface, &own));
             if is_text {
                 print_lines(&(text + "\n"))?;
             }
         }
-        if is_ending || packets.is_over() {
+        if packets.is_over() && judge.is_done() {
             break;
         }
         wait(&listener, TURN)?;
     }
-    if table.is_some() {
+    drop(table);
+    if ending.is_none() {
         report.seconds = begun.elapsed().as_secs_f64();
     }
     match is_text {
         true => print_lines(&report.summary())?,
-        false => print_lines(&serde_json::to_string_pretty(&report)?)?,
+        false => print_json(&serde_json::to_string_pretty(&report)?)?,
     }
     Ok(report.exit_status())
 }
@@ -193,8 +201,14 @@ fn receive(
     for _ in 0..MOST_AT_ONCE {
         match listener.receive() {
             Ok(Some(events)) => events.iter().for_each(|event| packets.add(event, book)),
-            Ok(None) => break,
-            Err(Error::Overrun) => *losses = losses.saturating_add(1),
+            Ok(None) => {
+                packets.caught_up();
+                break;
+            }
+            Err(Error::Overrun) => {
+                packets.lose();
+                *losses = losses.saturating_add(1);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -211,15 +225,12 @@ fn wait(listener: &TraceListener, longest: Duration) -> io::Result<()> {
     }
 }
 
-/// Whether the rules of a chain are this proxy's: those of its table, or of iptables modes.
-fn is_ours(pass: &Pass, table: &str) -> bool {
-    let chain = pass.rule.as_ref().map_or(&pass.base.chain, |(chain, ..)| chain);
-    pass.base.table == table || chain.starts_with("KUBE-")
-}
-
 /// The tables of iptables-legacy that are in use, as far as this process may know.
 fn legacy_tables(to: SocketAddr) -> Vec<String> {
     let family = if to.is_ipv4() { "ip" } else { "ip6" };
     let names = fs::read_to_string(format!("/proc/net/{family}_tables_names"));
     names.unwrap_or_default().lines().map(str::to_owned).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,8 @@ use switchyard_netlink::nftables::{
 
 use super::book::Book;
 
+/// The beginning of the names of the tables of all traces.
+pub const TABLES: &str = "switchyard-trace-";
 /// The time without events after which a packet is at its end.
 pub const QUIET: Duration = Duration::from_millis(300);
 /// The most base chains, and chains in each of them, that are kept of a packet.
@@ -33,6 +35,8 @@ pub struct Packet {
     pub passes: Vec<Pass>,
     /// Its end.
     pub fate: Fate,
+    /// Whether the kernel may have left out some of its events.
+    pub is_incomplete: bool,
     /// The kernel's number of it, which changes if it comes back through the loopback interface;
     /// `None` once another packet has the number.
     id: Option<u32>,
@@ -72,6 +76,12 @@ pub enum Fate {
 }
 
 impl Pass {
+    /// The chain that decided: that of the rule, or the base chain by its policy.
+    pub fn decider(&self) -> ChainName {
+        let chain = self.rule.as_ref().map_or(&self.base.chain, |(chain, ..)| chain);
+        ChainName::new(self.base.family, &self.base.table, chain)
+    }
+
     /// Whether the rule that decided answers the sender.
     pub fn rejects(&self) -> bool {
         let rejects = |word: &String| word.eq_ignore_ascii_case("reject");
@@ -86,17 +96,40 @@ pub struct Packets {
     /// The number that may still begin.
     left: usize,
     packets: Vec<Packet>,
+    /// Whether events were lost, and some from before may still come: the kernel reports a loss
+    /// first, and adds no event before all that wait were read.
+    is_losing: bool,
 }
 
 impl Packets {
     /// None yet, and not more than so many; `table` marks them.
     pub fn new(table: String, most: usize) -> Self {
-        Self { table, left: most, packets: Vec::new() }
+        Self { table, left: most, packets: Vec::new(), is_losing: false }
+    }
+
+    /// Has no further packet begin.
+    pub fn stop(&mut self) {
+        self.left = 0;
+    }
+
+    /// Events were lost: packets on their way may lack some, and those whose events wait, too.
+    pub fn lose(&mut self) {
+        self.is_losing = true;
+        self.packets.iter_mut().for_each(|packet| packet.is_incomplete = true);
+    }
+
+    /// All events that waited were read.
+    pub fn caught_up(&mut self) {
+        self.is_losing = false;
     }
 
     /// Adds an event.
     pub fn add(&mut self, event: &TraceEvent, book: &mut Book) {
         let is_marking = event.chain.table == self.table;
+        if !is_marking && event.chain.table.starts_with(TABLES) {
+            // Of another trace, which decides nothing.
+            return;
+        }
         let chain = event.chain.chain.as_str();
         if is_marking && MARKING.contains(&chain) && matches!(event.step, TraceStep::Rule { .. }) {
             return self.begin(event);
@@ -114,6 +147,8 @@ impl Packets {
             SENT if is_marking && event.headers.is_some() => {
                 packet.fate = Fate::Sent(event.output);
             }
+            // It was sent to the node itself, and is back.
+            _ if is_marking && MARKING.contains(&chain) => packet.fate = Fate::Unseen,
             _ if is_marking => {}
             _ => packet.pass(event, book),
         }
@@ -133,6 +168,7 @@ impl Packets {
             input: event.input,
             passes: Vec::new(),
             fate: Fate::Unseen,
+            is_incomplete: self.is_losing,
             id: Some(event.id),
             touched: Instant::now(),
         });
@@ -169,6 +205,24 @@ impl Packets {
 }
 
 impl Packet {
+    /// A SYN.
+    #[cfg(test)]
+    pub fn example(source: &str, destination: &str, fate: Fate) -> Self {
+        let [source, destination] = [source, destination].map(|at| at.parse().unwrap());
+        let headers = Headers { source, destination, protocol: 6, tcp_flags: Some(2) };
+        Self {
+            at: Timestamp::now(),
+            first: headers,
+            last: headers,
+            input: None,
+            passes: Vec::new(),
+            fate,
+            is_incomplete: false,
+            id: None,
+            touched: Instant::now(),
+        }
+    }
+
     /// Whether it begins a connection, as far as that can be told: with a SYN, or with another
     /// protocol by passing a chain of the type `nat`.
     pub fn is_first(&self) -> bool {
@@ -195,7 +249,10 @@ impl Packet {
                 verdict: "",
                 then: None,
             });
-            self.fate = Fate::Unseen;
+            if self.fate == Fate::Taken {
+                // It has come back.
+                self.fate = Fate::Unseen;
+            }
         }
         let Some(pass) = self.passes.last_mut() else { return };
         if event.chain.table != pass.base.table {
@@ -222,10 +279,12 @@ impl Packet {
             TraceStep::End => return,
         };
         pass.verdict = verdict;
-        self.fate = match verdict {
-            "drop" | "policy drop" => Fate::Dropped,
-            "queue" | "stolen" => Fate::Taken,
-            _ => Fate::Unseen,
-        };
+        // A chain that lets it pass says nothing about its end: it may come after the last one of
+        // IP, such as those of the families bridge and netdev.
+        match verdict {
+            "drop" | "policy drop" => self.fate = Fate::Dropped,
+            "queue" | "stolen" => self.fate = Fate::Taken,
+            _ => {}
+        }
     }
 }

@@ -4,10 +4,11 @@ use std::fmt::{self, Display, Formatter};
 
 use jiff::tz::TimeZone;
 use serde::Serialize;
+use switchyard_core::explain::Printable;
 
 use super::{
-    book::Book,
     forecast::Agreement,
+    owner::{self, OwnChains},
     packet::{Fate, Packet, Pass},
 };
 
@@ -103,12 +104,12 @@ pub enum End {
 }
 
 impl Line {
-    /// The line of a packet. `is_ours` returns whether the rules of a chain are the proxy's.
+    /// The line of a packet. `interface` returns names of interfaces, and `own` are the proxy's chains.
     pub fn new(
         packet: &Packet,
         agreement: Agreement,
-        book: &mut Book,
-        is_ours: impl Fn(&Pass) -> bool,
+        mut interface: impl FnMut(u32) -> String,
+        own: &OwnChains,
     ) -> Self {
         let (as_explained, explained) = match agreement {
             Agreement::Same(what) => (Some(true), what),
@@ -137,7 +138,7 @@ impl Line {
                 actions: rule.map(|(_, _, rule)| rule.actions.clone()).unwrap_or_default(),
                 comment: rule.and_then(|(_, _, rule)| rule.comment.clone()),
                 verdict: pass.verdict,
-                is_foreign: !is_ours(pass),
+                is_foreign: !own.has(&pass.decider()),
                 then: pass.then.map(|h| [h.source.to_string(), h.destination.to_string()]),
             }
         };
@@ -159,11 +160,11 @@ impl Line {
             destination: packet.first.destination.to_string(),
             protocol: packet.first.protocol,
             flags: packet.first.tcp_flags.map(flags),
-            input: packet.input.map(|index| book.interface(index)),
+            input: packet.input.map(&mut interface),
             is_repeated: false,
             chains: packet.passes.iter().map(chain).collect(),
             end,
-            output: output.map(|index| book.interface(index)),
+            output: output.map(interface),
             last_source: packet.last.source.to_string(),
             last_destination: packet.last.destination.to_string(),
             as_explained,
@@ -185,7 +186,7 @@ impl Line {
         );
         let flags = self.flags.as_ref().map_or_else(String::new, |flags| format!("{flags}  "));
         let from = match &self.input {
-            Some(interface) => format!("in through {interface}"),
+            Some(interface) => format!("in through {}", Printable(interface)),
             None => "sent by this node".to_owned(),
         };
         let again = if self.is_repeated { ", sent again" } else { "" };
@@ -198,7 +199,7 @@ impl Line {
         }
         let end = match (self.end, &self.output) {
             (End::Sent, Some(interface)) => {
-                format!("sent to {} through {interface}", self.last_destination)
+                format!("sent to {} through {}", self.last_destination, Printable(interface))
             }
             (End::Sent, None) => format!("sent to {}", self.last_destination),
             (End::Received, _) => format!("received by this node, at {}", self.last_destination),
@@ -215,7 +216,7 @@ impl Line {
             Some(false) => "NOT as explained",
             None => "not compared",
         };
-        text + &format!("  {end}\n  {compared}: {}\n", self.explained)
+        text + &format!("  {end}\n  {compared}: {}\n", Printable(&self.explained))
     }
 }
 
@@ -227,8 +228,13 @@ impl ChainLine {
             None => "the policy of".to_owned(),
         };
         let chain = self.chains.last().map_or("", String::as_str);
-        let whose = if self.is_foreign { ", which is not Switchyard's" } else { "" };
-        format!("{by} {} {} {chain}{whose}", self.family, self.table)
+        let whose = match (self.is_foreign, owner::of(chain)) {
+            (false, _) => String::new(),
+            (true, Some(whose)) => format!(", which is {whose}"),
+            (true, None) => ", which is not Switchyard's".to_owned(),
+        };
+        let (table, chain) = (Printable(&self.table), Printable(chain));
+        format!("{by} {} {table} {chain}{whose}", self.family)
     }
 }
 
@@ -236,15 +242,16 @@ impl Display for ChainLine {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (hook, kind) = (self.hook.unwrap_or("-"), self.kind.as_deref().unwrap_or("-"));
         let priority = self.priority.map_or_else(|| "-".to_owned(), |it| it.to_string());
-        let (family, table) = (self.family, &self.table);
+        let (family, table) = (self.family, Printable(&self.table));
         let chains = self.chains.join(" > ");
+        let chains = Printable(&chains);
         write!(f, "  {hook:11} {kind:6} {priority:>5}  {family} {table}  {chains}  ")?;
         match self.rule {
             Some(handle) => {
                 write!(f, "rule {handle}")?;
-                self.actions.iter().try_for_each(|action| write!(f, " {action}"))?;
+                self.actions.iter().try_for_each(|action| write!(f, " {}", Printable(action)))?;
                 if let Some(comment) = &self.comment {
-                    write!(f, " \"{comment}\"")?;
+                    write!(f, " \"{}\"", Printable(comment))?;
                 }
                 write!(f, ": {}", self.verdict)?;
             }
@@ -270,10 +277,10 @@ fn flags(flags: u8) -> String {
 
 impl Report {
     /// The exit status if packets are as explained, with any that differs, without packets, and
-    /// with packets that were not compared.
+    /// if nothing could be compared, as for lack of events.
     pub fn exit_status(&self) -> u8 {
         let is = |wanted: Option<bool>| self.packets.iter().any(|line| line.as_explained == wanted);
-        if self.packets.is_empty() {
+        if self.packets.is_empty() && self.losses == 0 {
             4
         } else if is(Some(false)) {
             3

@@ -82,6 +82,13 @@ fn packets_are_followed_and_compared_and_no_table_stays() {
     let (status, answer) = trace("10.96.0.11:80", &[]);
     assert_eq!((status, &answer["packets"][0]["end"]), (Some(0), &json!("rejected")), "{answer}");
 
+    // What comes behind the end, such as another trace, changes nothing about it.
+    let late = "add table inet late\n\
+                add chain inet late in { type filter hook input priority 2000; }\n";
+    inside.nft(late).unwrap();
+    let (status, answer) = trace(TO, &[]);
+    assert_eq!((status, &answer["packets"][0]["end"]), (Some(0), &json!("received")), "{answer}");
+
     let rules = "add table inet silence\n\
                  add chain inet silence out { type filter hook output priority 20; }\n\
                  add rule inet silence out tcp dport 8080 drop comment \"quiet\"\n";

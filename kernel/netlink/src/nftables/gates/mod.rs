@@ -62,6 +62,13 @@ pub struct ChainName {
     pub chain: String,
 }
 
+impl ChainName {
+    /// Makes a name, whose family is one of nft's words.
+    pub fn new(family: &'static str, table: &str, chain: &str) -> Self {
+        Self { family, table: table.to_owned(), chain: chain.to_owned() }
+    }
+}
+
 /// A base chain that lets no new connection pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
