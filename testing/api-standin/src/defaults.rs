@@ -3,16 +3,17 @@
 //!
 //! Clients such as kube-proxy rely on these fields: a client that reads the timeout of a Service
 //! with affinity, for example, does not expect that there is none. Source: the defaults in the API
-//! reference of Service and EndpointSlice.
+//! reference of Service and EndpointSlice, and the conversions of Node.
 
 use serde_json::{Value, json};
 
-/// Adds the fields that are missing in a Service or an EndpointSlice; other objects stay as they
-/// are. Parts that have another type than the field's are left alone.
+/// Adds the fields that are missing in a Service, an EndpointSlice or a Node; other objects stay as
+/// they are. Parts that have another type than the field's are left alone.
 pub fn add_defaults(object: &mut Value) {
     match object["kind"].as_str() {
         Some("Service") => service(object),
         Some("EndpointSlice") => endpoint_slice(object),
+        Some("Node") => node(object),
         _ => (),
     }
 }
@@ -78,6 +79,18 @@ fn endpoint_slice(object: &mut Value) {
     for port in list_in(object, "ports").into_iter().flatten() {
         add(port, "name", "".into());
         add(port, "protocol", "TCP".into());
+    }
+}
+
+/// Completes the pod networks of a Node and the first of them from one another: releases of
+/// kube-proxy wait for `podCIDR` before they read `podCIDRs`.
+fn node(object: &mut Value) {
+    let Some(spec) = object.get_mut("spec") else { return };
+    if let only @ Value::String(_) = spec["podCIDR"].clone() {
+        add(spec, "podCIDRs", json!([only]));
+    }
+    if let first @ Value::String(_) = spec["podCIDRs"][0].clone() {
+        add(spec, "podCIDR", first);
     }
 }
 
@@ -158,8 +171,19 @@ mod tests {
     }
 
     #[test]
+    fn nodes_have_their_first_pod_network_twice() {
+        let both = json!({"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]});
+        for given in [json!({"podCIDR": "10.0.0.0/24"}), json!({"podCIDRs": ["10.0.0.0/24"]})] {
+            assert_eq!(completed(json!({"kind": "Node", "spec": given}))["spec"], both);
+        }
+        assert_eq!(completed(json!({"kind": "Node", "spec": {}}))["spec"], json!({}));
+    }
+
+    #[test]
     fn what_has_another_type_stays() {
         for odd in [
+            json!({"kind": "Node", "spec": 5}),
+            json!({"kind": "Node", "spec": []}),
             json!({"kind": "Service"}),
             json!({"kind": "Service", "spec": 5, "status": "x"}),
             json!({"kind": "Service", "spec": {"ports": "x", "type": {}, "clusterIP": 7}}),

@@ -113,7 +113,7 @@ pub fn node(name: &str) -> Value {
             "name": name,
             "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": "zone-0"},
         },
-        "spec": {"podCIDRs": ["100.64.0.0/10"]},
+        "spec": {"podCIDR": "100.64.0.0/10", "podCIDRs": ["100.64.0.0/10"]},
         "status": {"addresses": [
             {"type": "InternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": name},
         ]},
