@@ -18,6 +18,7 @@ use crate::{
     backend::{self, BACKENDS, REFERENCES},
     capability,
     error::{Result, RigError},
+    kube_proxy::Release,
     protocol::{Protocol, Target},
     shares::SharePlan,
     topology::Layout,
@@ -53,8 +54,12 @@ pub struct Case {
     /// The backends that cannot satisfy the case, with the reasons.
     pub not: BTreeMap<String, String>,
     /// The modes of genuine kube-proxy (`nftables`, `iptables`) that behave otherwise, with the
-    /// difference.
+    /// difference, which begins with "Sometimes" if it is one of timing.
     pub kube_proxy: BTreeMap<String, String>,
+    /// The same of [`Release::V1_30`], as far as it is another; null where that release behaves as
+    /// the case expects.
+    #[serde(rename = "kube-proxy-1.30")]
+    pub kube_proxy_1_30: BTreeMap<String, Option<String>>,
     /// The capabilities that the machine needs to run the case.
     pub needs: Vec<Need>,
     /// The way that the pods of `node-1` are connected to their node.
@@ -367,9 +372,12 @@ impl Case {
 
     /// The way in which genuine kube-proxy differs from the case, if the backend is kube-proxy's
     /// and is known to differ.
-    pub fn differs(&self, backend: &str) -> Option<&str> {
-        let is_known = backend::is_kube_proxy(backend);
-        is_known.then(|| self.kube_proxy.get(backend::mode(backend)))?.map(String::as_str)
+    pub fn differs(&self, backend: &str, release: Release) -> Option<&str> {
+        let mode = backend::is_kube_proxy(backend).then(|| backend::mode(backend))?;
+        match (release, self.kube_proxy_1_30.get(mode)) {
+            (Release::V1_30, Some(difference)) => difference.as_deref(),
+            _ => self.kube_proxy.get(mode).map(String::as_str),
+        }
     }
 
     /// Rejects a case without expectations, which would always pass.
@@ -394,11 +402,13 @@ impl Case {
             return Err(format!("there is no backend {name}"));
         }
         let modes = REFERENCES.map(backend::mode);
-        if let Some(mode) = self.kube_proxy.keys().find(|mode| !modes.contains(&mode.as_str())) {
+        let mut compared = self.kube_proxy.keys().chain(self.kube_proxy_1_30.keys());
+        if let Some(mode) = compared.find(|mode| !modes.contains(&mode.as_str())) {
             return Err(format!("kube-proxy is not compared in mode {mode}"));
         }
-        if self.not.values().chain(self.kube_proxy.values()).any(|reason| reason.trim().is_empty())
-        {
+        let older = self.kube_proxy_1_30.values().flatten();
+        let mut reasons = self.not.values().chain(self.kube_proxy.values()).chain(older);
+        if reasons.any(|reason| reason.trim().is_empty()) {
             return Err("a backend is excepted without a reason".to_owned());
         }
         for plan in self.steps.iter().flat_map(|step| &step.probes).chain(&self.probes) {

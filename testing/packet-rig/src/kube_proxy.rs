@@ -43,6 +43,27 @@ pub fn find() -> Result<Option<PathBuf>> {
     }
 }
 
+/// The releases of kube-proxy whose differences the cases name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// Release 1.30, whose nftables mode is an alpha, and those before.
+    V1_30,
+    /// Release 1.36; later releases and those between are compared with its differences.
+    #[default]
+    V1_36,
+}
+
+impl Release {
+    /// The release of a program that prints this as its version.
+    pub fn of(version: &str) -> Self {
+        let minor = version.split("v1.").nth(1).and_then(|rest| rest.split('.').next());
+        match minor.and_then(|minor| minor.parse::<u32>().ok()) {
+            Some(..=30) => Self::V1_30,
+            _ => Self::V1_36,
+        }
+    }
+}
+
 /// A stand-in for the API server that serves a directory of manifests, and ends when it is dropped.
 #[derive(Debug)]
 pub struct ManifestServer {

@@ -65,7 +65,7 @@ impl Results {
         cases: BTreeMap<String, Outcome>,
     ) -> Result<()> {
         let mut all = Self::read(directory, backend)?.unwrap_or_default();
-        all.proxy = first_line(Command::new(program).arg("--version"));
+        all.proxy = version(program);
         all.date = first_line(Command::new("date").args(["-u", "+%F"]));
         all.kernel = first_line(Command::new("uname").arg("-r"));
         let versions =
@@ -76,6 +76,11 @@ impl Results {
         fs::create_dir_all(directory).map_err(RigError::io("make a directory for results"))?;
         fs::write(file(directory, backend), text + "\n").map_err(RigError::io("write results"))
     }
+}
+
+/// The first line of a program's `--version`; nothing if it cannot be run.
+pub fn version(program: &Path) -> String {
+    first_line(Command::new(program).arg("--version"))
 }
 
 fn file(directory: &Path, backend: &str) -> PathBuf {

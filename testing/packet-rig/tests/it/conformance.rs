@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, env, fs, path::Path};
 use packet_rig::{
     Case,
     backend::{BACKENDS, REFERENCES},
+    kube_proxy::Release,
     results::{Outcome, Results},
 };
 
@@ -28,8 +29,9 @@ SWITCHYARD_BACKENDS=nftables SWITCHYARD_CASES=clusterip::dual-stack cargo test -
 ```
 
 *Passes*: in all cases of the row. *Differs*: the proxy does otherwise, and a run fails if it does no longer. *Not*: the
-backend cannot do it. Numbers are those of the [notes](#notes). Where kube-proxy has no column,
-[semantics.md](semantics.md#where-kube-proxy-behaves-otherwise) lists the differences that its cases state.
+backend cannot do it. Numbers are those of the [notes](#notes). Kube-proxy's columns are of
+the release below, whose nftables mode was an alpha if that is 1.30; the differences of later releases are in
+[semantics.md](semantics.md#where-kube-proxy-behaves-otherwise).
 ";
 
 /// The notes of the page: cases, and what is noted about these.
@@ -61,7 +63,7 @@ fn cell(backend: &str, results: &Results, row: &[(&str, &Case)], notes: &mut Not
     let mut numbers = BTreeSet::new();
     for (name, case) in row {
         let why = match results.cases.get(*name) {
-            Some(Outcome::Differs) => case.differs(backend),
+            Some(Outcome::Differs) => case.differs(backend, Release::of(&results.proxy)),
             Some(Outcome::DoesNotApply) => case.not_for(backend),
             Some(Outcome::NotRun) => Some("Not run: the machine cannot."),
             Some(Outcome::Passes | Outcome::Fails) => None,

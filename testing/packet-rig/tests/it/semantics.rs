@@ -10,7 +10,11 @@ use std::{
 use packet_rig::{
     Case,
     backend::{BACKENDS, REFERENCES},
+    kube_proxy::Release,
 };
+
+/// The names of the references of [`Release::V1_30`] in the table of differences.
+const REFERENCES_1_30: [&str; 2] = ["kube-proxy-nftables 1.30", "kube-proxy-iptables 1.30"];
 
 pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -176,8 +180,13 @@ fn the_table_says_why() {
     for (name, case) in &cases {
         let mut reasons = BTreeMap::<&str, Vec<&str>>::new();
         let excepted = case.not.iter().map(|(backend, why)| (backend.as_str(), why.as_str()));
-        let differing = REFERENCES.iter().filter_map(|one| Some((*one, case.differs(one)?)));
-        for (backend, why) in excepted.chain(differing) {
+        let differing =
+            REFERENCES.iter().filter_map(|one| Some((*one, case.differs(one, Release::V1_36)?)));
+        let older = case.kube_proxy_1_30.iter().map(|(mode, why)| {
+            let backend = REFERENCES_1_30.iter().find(|name| name.contains(mode.as_str()));
+            (*backend.unwrap(), why.as_deref().unwrap_or("None."))
+        });
+        for (backend, why) in excepted.chain(differing).chain(older) {
             reasons.entry(why.trim()).or_default().push(backend);
         }
         for (why, backends) in reasons {
