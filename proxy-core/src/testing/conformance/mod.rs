@@ -233,12 +233,16 @@ fn assert_same<S: Subject>(subject: &S, have: &str, want: &str, what: &str) {
 fn assert_as_from_nothing<S: Subject>(subject: &S, state: &State, what: &str) {
     let have = subject.dump();
     subject.check(state);
-    let want = subject.in_namespace(|| {
+    assert_same(subject, &have, &dump_from_nothing(subject, state), what);
+}
+
+/// The dump of a kernel in which a state was synced from nothing.
+fn dump_from_nothing<S: Subject>(subject: &S, state: &State) -> String {
+    subject.in_namespace(|| {
         subject.add_others();
         sync_first(&mut subject.open(), state).expect("a sync from nothing");
         subject.dump()
-    });
-    assert_same(subject, &have, &want, what);
+    })
 }
 
 /// Asserts that a backend which finds what another one has programmed adds nothing, and soon finds

@@ -1,8 +1,11 @@
 //! Behaviour of syncs after damage, and about transactions that were refused.
 
-use std::{error::Error, ops::Range};
+use std::{collections::BTreeMap, error::Error, ops::Range};
 
-use super::{Subject, assert_as_from_nothing, cluster, dual_slice, node_config, start};
+use super::{
+    Subject, assert_as_from_nothing, assert_same, cluster, dual_slice, dump_from_nothing,
+    node_config, start,
+};
 use crate::{
     model::IpFamily,
     objects::Event,
@@ -82,6 +85,8 @@ fn change() -> Vec<Event> {
 /// A sync of which any transaction is refused, or that one and all that follow, is made good by the
 /// next one.
 pub fn a_sync_that_is_refused_halfway_is_made_good<S: Subject>(subject: &S) {
+    // There are two states at the end, by whether the sync failed: each is synced from nothing once.
+    let mut wanted = BTreeMap::new();
     for is_first in [true, false] {
         for compares in [true, false] {
             for refuses_the_rest in [true, false] {
@@ -93,7 +98,8 @@ pub fn a_sync_that_is_refused_halfway_is_made_good<S: Subject>(subject: &S) {
                         let end = if refuses_the_rest { usize::MAX } else { passing + 1 };
                         let is_refused = subject.in_namespace(|| {
                             let what = format!("{what}, after {passing}");
-                            refuse_once(subject, [is_first, compares], passing..end, &what)
+                            let refused = passing..end;
+                            refuse_once(subject, [is_first, compares], refused, &mut wanted, &what)
                         });
                         !is_refused
                     });
@@ -109,6 +115,7 @@ fn refuse_once<S: Subject>(
     subject: &S,
     [is_first, compares]: [bool; 2],
     refused: Range<usize>,
+    wanted: &mut BTreeMap<bool, String>,
     what: &str,
 ) -> bool {
     let mut proxy = start(subject, node_config());
@@ -125,6 +132,7 @@ fn refuse_once<S: Subject>(
     let result = proxy.try_sync();
     let count = subject.refused();
     subject.refuse(0..0);
+    let is_failed = result.is_err();
     match result {
         Ok(_) => {
             let mut families = IpFamily::ALL.into_iter();
@@ -143,6 +151,10 @@ fn refuse_once<S: Subject>(
     }
     let report = proxy.full();
     assert!(report.drift.is_none(), "{what}: {report:?}");
-    assert_as_from_nothing(subject, proxy.tracker.state(), what);
+    let state = proxy.tracker.state();
+    let have = subject.dump();
+    subject.check(state);
+    let want = wanted.entry(is_failed).or_insert_with(|| dump_from_nothing(subject, state));
+    assert_same(subject, &have, want, what);
     count > 0
 }
