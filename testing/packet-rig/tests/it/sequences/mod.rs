@@ -36,7 +36,7 @@ use self::{oracle::Oracle, random::Random, world::World};
 const SEEDS: RangeInclusive<u64> = 1..=20;
 /// The seeds of an ordinary run by backends that use rules of nftables mode, too, which has run
 /// with all.
-const FEWER_SEEDS: RangeInclusive<u64> = 1..=5;
+const FEWER_SEEDS: RangeInclusive<u64> = 1..=4;
 /// The number of sequences that run at the same time.
 const AT_A_TIME: usize = 4;
 /// Changes of a sequence; each concerns up to four objects.
