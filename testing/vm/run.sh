@@ -54,7 +54,7 @@ setpriv --pdeathsig TERM timeout --kill-after 5 "${VM_SECONDS:-3600}" \
     nice qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -nic none \
     -machine q35 -cpu max -accel "$accel" -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-3072}" \
     -kernel "$vm/vmlinux" -initrd "$vm/initramfs" \
-    -append "console=ttyS0 panic=-1 mitigations=off nowatchdog no_timer_check" \
+    -append "console=ttyS0 panic=-1 mitigations=off nowatchdog no_timer_check tsc=reliable" \
     -serial "file:$run/console" -serial stdio \
     -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
     -virtfs "local,path=$run,mount_tag=run,security_model=none" \
