@@ -3,6 +3,11 @@
 
 CARGO ?= cargo
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
+# What CI builds it builds once. What cargo keeps for a next build, and debuggers read, would take time and GBs.
+ifdef CI
+export CARGO_INCREMENTAL ?= 0
+export CARGO_PROFILE_DEV_DEBUG ?= 0
+endif
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
