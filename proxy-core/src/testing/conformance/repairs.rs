@@ -85,7 +85,7 @@ fn change() -> Vec<Event> {
 /// A sync of which any transaction is refused, or that one and all that follow, is made good by the
 /// next one.
 pub fn a_sync_that_is_refused_halfway_is_made_good<S: Subject>(subject: &S) {
-    // There are two states at the end, by whether the sync failed: each is synced from nothing once.
+    // The states at the end, by whether the sync failed: each is synced from nothing once.
     let mut wanted = BTreeMap::new();
     for is_first in [true, false] {
         for compares in [true, false] {
