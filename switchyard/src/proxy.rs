@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, Wake},
     thread::{self, Thread},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use switchyard_core::{
@@ -153,14 +153,16 @@ impl Proxy {
     }
 
     /// Stops the proxy, as [`stop`](Self::stop) does, but lets the connections that the proxy itself
-    /// forwards go on until they end, at most for a time. Blocks until then.
+    /// forwards go on until they end, at most for a time. Blocks until then. A sync that is under
+    /// way takes of this time.
     ///
     /// # Errors
     /// [`EngineError::Panicked`]
     pub fn drain(self, limit: Duration) -> Result<(), EngineError> {
         let Self { servers, sockets, engine, .. } = self;
+        let start = Instant::now();
         drop((servers, sockets));
-        engine.stop().map(|mut proxier| proxier.drain(limit))
+        engine.stop().map(|mut proxier| proxier.drain(limit.saturating_sub(start.elapsed())))
     }
 
     /// Stops the proxy, and removes everything that the backend programs, also after a panic. Rules

@@ -141,7 +141,7 @@ async fn show(
     if shared.showing.failed(family) {
         tracing::warn!(
             %family,
-            "Endpoints see the node instead of clients: their answers to clients do not come back here"
+            "Endpoints see the node instead of clients for a minute: their answers to clients do not come back here"
         );
     }
     Ok(stream)

@@ -12,7 +12,7 @@ use switchyard_core::{
     model::{IpFamily, PerFamily},
     proxier::ProxierError,
 };
-use switchyard_netlink::route::LocalDelivery;
+use switchyard_netlink::route::{DeliveryAnnouncements, LocalDelivery};
 use switchyard_nft_ruleset::{
     BaseChain, ChainKind, Elements, Family, Hook, Rule, Statement, Table, Transaction, Transport,
     Verdict, netlink::NetlinkTransport,
@@ -45,6 +45,11 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn new(mark: u32) -> Self {
         Self { delivery: delivery(mark), known: PerFamily::default() }
+    }
+
+    /// Makes a listener to what is announced of the rule of the routing policy.
+    pub(super) fn announcements(&self) -> DeliveryAnnouncements {
+        DeliveryAnnouncements::new(&self.delivery)
     }
 
     /// Adds what is missing. Returns the families in which answers reach the proxy; others are

@@ -306,7 +306,8 @@ impl Capture for Redirect {
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
-        Some(Box::new(DeviceMonitor::new(self.rules.monitor(), &self.bound)))
+        let monitor = DeviceMonitor::new(self.rules.monitor(), &self.bound);
+        Some(Box::new(monitor.with_answers(self.answers.announcements())))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use switchyard_model::IpFamily;
 
-use crate::{Error, Socket, Writer, flags};
+use crate::{Awaited, Error, Message, Socket, Writer, flags};
 
 use super::list;
 
@@ -94,6 +94,66 @@ impl LocalDelivery {
     }
 }
 
+/// Listens to announcements that the rule goes, in the network namespace of the thread that polls it
+/// first.
+#[derive(Debug)]
+pub struct DeliveryAnnouncements {
+    priority: u32,
+    /// `None` before the first poll.
+    open: Option<Awaited>,
+}
+
+impl DeliveryAnnouncements {
+    /// Makes a listener, which opens its socket when it is first polled.
+    pub fn new(delivery: &LocalDelivery) -> Self {
+        Self { priority: delivery.priority, open: None }
+    }
+
+    /// Waits until the rule of a family is deleted, or may be, as announcements were lost. Nothing
+    /// is lost if the future is dropped.
+    ///
+    /// # Errors
+    /// If the kernel cannot be reached.
+    pub async fn is_deleted(&mut self) -> Result<(), Error> {
+        let announcements = match &mut self.open {
+            Some(open) => open,
+            None => {
+                let socket = Socket::open(libc::NETLINK_ROUTE)?;
+                for group in abi::RULE_GROUPS {
+                    socket.join(group)?;
+                }
+                self.open.insert(Awaited::new(socket))
+            }
+        };
+        loop {
+            let socket = announcements.ready().await?;
+            let mut is_deleted = false;
+            loop {
+                match socket.receive() {
+                    Ok(None) => break,
+                    Ok(Some(mut datagram)) => {
+                        is_deleted |= datagram.any(|message| is_deletion(&message, self.priority));
+                    }
+                    Err(Error::Overrun) => is_deleted = true,
+                    Err(error) => return Err(error),
+                }
+            }
+            if is_deleted {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn is_deletion(message: &Message<'_>, priority: u32) -> bool {
+    message.kind == abi::DELETE_RULE
+        && message
+            .attributes(abi::RULE_HEADER)
+            .find_kind(abi::RULE_PRIORITY)
+            .and_then(|found| found.ne32())
+            == Some(priority)
+}
+
 fn number(family: IpFamily) -> u8 {
     match family {
         IpFamily::V4 => libc::AF_INET as u8,
@@ -111,6 +171,11 @@ mod abi {
     pub(super) const NEW_RULE: u16 = 32;
     /// `RTM_DELRULE`
     pub(super) const DELETE_RULE: u16 = 33;
+
+    /// `RTNLGRP_IPV4_RULE` and `RTNLGRP_IPV6_RULE`
+    pub(super) const RULE_GROUPS: [i32; 2] = [8, 19];
+    /// The size of `fib_rule_hdr`.
+    pub(super) const RULE_HEADER: usize = 12;
 
     /// `FR_ACT_TO_TBL`
     pub(super) const TO_TABLE: u8 = 1;
@@ -135,4 +200,42 @@ mod abi {
     /// The answers about a rule or route that is not there, or that the kernel cannot have.
     pub(super) const MISSING: [i32; 4] =
         [libc::ENOENT, libc::ESRCH, libc::EOPNOTSUPP, libc::EAFNOSUPPORT];
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use test_netns::{in_namespace, run};
+    use tokio::{runtime, time::timeout};
+
+    use super::*;
+
+    #[test]
+    fn a_rule_that_another_program_deletes_is_noticed() {
+        in_namespace(|| {
+            run("ip link set lo up");
+            let delivery = LocalDelivery { mark: 4, mask: 0xffff, table: 183, priority: 83 };
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let mut listener = DeliveryAnnouncements::new(&delivery);
+            let mut is_noticed = || {
+                // What is announced is there at once.
+                let noticed = async {
+                    timeout(Duration::from_millis(200), listener.is_deleted()).await.is_ok()
+                };
+                runtime.block_on(noticed)
+            };
+            assert!(!is_noticed(), "before anything happens");
+            for (family, program) in [(IpFamily::V4, "ip -4"), (IpFamily::V6, "ip -6")] {
+                delivery.ensure(family).unwrap();
+                run(&format!("{program} rule add fwmark 5 lookup 184 pref 84"));
+                run(&format!("{program} rule del pref 84"));
+                assert!(!is_noticed(), "{program}: another rule");
+                run(&format!("{program} rule del pref 83"));
+                assert!(is_noticed(), "{program}");
+                delivery.ensure(family).unwrap();
+                assert!(run(&format!("{program} rule")).contains("183"), "{program}");
+            }
+        });
+    }
 }

@@ -8,7 +8,8 @@
 //! - [`bridges_of_veths`]: the bridges that connect containers.
 //! - [`interface_addresses`]: the addresses of all interfaces, once; [`interface_networks`]: with
 //!   their networks.
-//! - [`LocalDelivery`]: a rule that has marked packets delivered to this host.
+//! - [`LocalDelivery`]: a rule that has marked packets delivered to this host;
+//!   [`DeliveryAnnouncements`]: what is announced of the rule.
 //! - [`interface_name`]: the name of an interface.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 
@@ -29,5 +30,5 @@ pub use self::{
     link_name::interface_name,
     link_type::has_link_type,
     list::{interface_addresses, interface_networks},
-    local_delivery::LocalDelivery,
+    local_delivery::{DeliveryAnnouncements, LocalDelivery},
 };
