@@ -173,7 +173,7 @@ mod tests {
             assert!(name.len() < 29 && KUBE_PROXY.is_of_service_port(&name), "{name}");
         }
         assert!(!KUBE_PROXY.is_of_service_port(KUBE_PROXY.services));
-        assert!(KUBE_PROXY.has(KUBE_PROXY.services) && KUBE_PROXY.has(&api.cluster()));
+        assert!(KUBE_PROXY.has(KUBE_PROXY.services) && KUBE_PROXY.has(&web.local()));
         for other in [FIREWALL, "KUBE-KUBELET-CANARY", "KUBE-ROUTER-FORWARD", "SWYD-SERVICES"] {
             assert!(!KUBE_PROXY.has(other), "{other}");
         }
