@@ -1,7 +1,7 @@
 //! The answer to `switchyard top`: the node, its Services and what happened, at a moment.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -10,7 +10,11 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use switchyard_core::{
-    explain::Known, model::ServiceName, proxier::Mode, state::ResolvedServicePort, track::Tracker,
+    explain::{Known, Note},
+    model::ServiceName,
+    proxier::Mode,
+    state::ResolvedServicePort,
+    track::Tracker,
 };
 use switchyard_userspace::{Counted, Counters};
 use tokio::sync::Mutex;
@@ -45,7 +49,7 @@ pub struct Top {
     pub problems: Vec<String>,
     /// The events, the latest first.
     pub events: Vec<TopEvent>,
-    /// All Services that are programmed, by name.
+    /// All Services that are programmed or refused, by name.
     pub services: Vec<TopService>,
 }
 
@@ -99,8 +103,21 @@ pub struct TopService {
     pub stuck: Option<u64>,
     /// The endpoints that get new connections, of the port that has the fewest.
     pub endpoints: usize,
+    /// All endpoints of that port, used or not.
+    pub all_endpoints: usize,
+    /// The worst that is wrong with the Service.
+    pub note: Option<TopNote>,
     /// The last change that is remembered.
     pub last_change: Option<Change>,
+}
+
+/// Something that is wrong with a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopNote {
+    /// The code, whose page has more.
+    pub code: String,
+    /// The words.
+    pub text: String,
 }
 
 /// The last change of a Service's endpoints or ports.
@@ -133,15 +150,26 @@ pub struct TopSources {
 pub struct Programmed {
     /// The addresses of the node.
     addresses: Vec<IpAddr>,
-    ports: Vec<Arc<ResolvedServicePort>>,
+    /// The ports, with the number of endpoints that slices have for each.
+    ports: Vec<(Arc<ResolvedServicePort>, usize)>,
+    /// The Services with ports that the node refuses, and the reason of one.
+    refused: BTreeMap<ServiceName, String>,
 }
 
 impl Programmed {
     /// Shares the values of the state.
     pub fn of(known: &Tracker) -> Self {
         let before = known.transition().before();
-        let ports = before.iter().flat_map(|before| before.ports()).cloned().collect();
-        Self { addresses: Known::node(known).addresses, ports }
+        let ports = before.iter().flat_map(|before| before.ports()).cloned();
+        let ports = ports.map(|port| (known.slice_endpoints(&port.id), port));
+        let refused = known.refused_ports();
+        Self {
+            addresses: Known::node(known).addresses,
+            ports: ports.map(|(all, port)| (port, all)).collect(),
+            refused: refused
+                .map(|(id, reason)| (id.name.service.clone(), reason.to_owned()))
+                .collect(),
+        }
     }
 }
 
@@ -161,9 +189,17 @@ impl Top {
         reader: &FlowReader,
     ) -> Self {
         let status = sources.status.now(sources.mode.as_str());
-        let Programmed { addresses, ports } = programmed;
-        let mut services = BTreeMap::<ServiceName, Vec<Arc<ResolvedServicePort>>>::new();
-        for port in ports {
+        let Programmed { addresses, ports, refused } = programmed;
+        let mut services: BTreeMap<ServiceName, Vec<Arc<ResolvedServicePort>>> =
+            refused.keys().map(|name| (name.clone(), Vec::new())).collect();
+        // The used endpoints and all of the port that has the fewest.
+        let mut endpoints = HashMap::<ServiceName, (usize, usize)>::new();
+        for (port, all) in ports {
+            let used = port.cluster.len().max(port.local.len());
+            let fewest = endpoints.entry(port.id.name.service.clone()).or_insert((used, all));
+            if used < fewest.0 {
+                *fewest = (used, all);
+            }
             services.entry(port.id.name.service.clone()).or_default().push(port);
         }
         let conntrack = status.conntrack.as_ref().map(|table| TableUse {
@@ -187,8 +223,6 @@ impl Top {
         let mut changes = history.last_changes();
         let shown = services.iter().map(|(name, ports)| {
             let service = name.to_string();
-            let endpoints =
-                |port: &Arc<ResolvedServicePort>| port.cluster.len().max(port.local.len());
             let counted = counts.of(name);
             let ServiceCounts { flows, stuck, new_per_second } = counted;
             let entries = conntrack.map(|table| table.entries.max(1) as f64);
@@ -199,7 +233,11 @@ impl Top {
                 added: change.added.len(),
                 removed: change.removed.len(),
             });
-            let endpoints = ports.iter().map(endpoints).min().unwrap_or(0);
+            let (endpoints, all_endpoints) = endpoints.get(name).copied().unwrap_or_default();
+            let refused = refused.get(name).map(String::as_str);
+            let note = Note::of(ports, refused, stuck.unwrap_or(0));
+            let note =
+                note.map(|Note { code, text }| TopNote { code: code.as_str().to_owned(), text });
             let ports = numbers(ports);
             TopService {
                 service,
@@ -209,6 +247,8 @@ impl Top {
                 share,
                 stuck,
                 endpoints,
+                all_endpoints,
+                note,
                 last_change,
             }
         });

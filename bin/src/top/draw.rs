@@ -26,13 +26,17 @@ NEW/S   new connections a second: those that a look at connection tracking finds
         and the one before did not
 SHARE   entries of connection tracking that lead to the Service, of all entries
 STUCK   connections whose endpoint acknowledges nothing
-EP      endpoints that get new connections, of the port that has the fewest
+EP      endpoints that get new connections, of all that the port has, of the
+        port that has the fewest
+NOTE    the worst that is wrong; enter, or a wide screen, has it in words
 LAST MIN  new connections in each 10 s of the last minute, beside the most of these
 -       not measured";
 /// The least width of names beside the columns that a narrow screen has, too.
 const LEAST_NAME: usize = 14;
 /// The same beside the others.
 const USUAL_NAME: usize = 26;
+/// The same beside the words of notes.
+const LONG_NAME: usize = 40;
 
 /// The look of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,21 +76,32 @@ struct Moment<'a> {
     minute: &'a Minute,
 }
 
-/// The columns, the most important first: narrow screens have the first ones. The last one needs
+/// The columns, the most important first: narrow screens have the first ones. The last minute needs
 /// more than one answer.
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 10] = [
     column("NEW/S", 8, Some(Sort::New), |one, _| rate(one.new_per_second)),
     column("STUCK", 7, Some(Sort::Stuck), |one, _| stuck(one.stuck)),
     column("SHARE", 8, Some(Sort::Share), |one, _| percent(one.share)),
-    column("EP", 6, Some(Sort::Endpoints), |one, _| one.endpoints.to_string()),
-    column("FLOWS", 10, None, |one, _| number(one.flows)),
-    column("CHANGE", 15, Some(Sort::Change), change),
+    column("EP", 8, Some(Sort::Endpoints), |one, _| endpoints(one)),
+    column("NOTE", 9, None, |one, _| {
+        one.note.as_ref().map_or_else(|| "-".to_owned(), |note| note.code.clone())
+    }),
+    column("CHANGE", 14, Some(Sort::Change), change),
+    Column { beside: USUAL_NAME, ..column("FLOWS", 10, None, |one, _| number(one.flows)) },
     Column { beside: USUAL_NAME, ..column("PORTS", 16, None, |one, _| ports(&one.ports)) },
     Column {
         beside: USUAL_NAME,
         ..column("LAST MIN", 10, None, |one, moment| moment.minute.bars(&one.service))
     },
+    Column {
+        beside: LONG_NAME,
+        ..column("", 34, None, |one, _| {
+            one.note.as_ref().map_or_else(String::new, |note| note.text.clone())
+        })
+    },
 ];
+/// The columns of the table that is printed once, which has the words of notes at the end.
+const PRINTED: usize = COLUMNS.len() - 2;
 
 const fn column(
     head: &'static str,
@@ -103,6 +118,15 @@ fn ports(ports: &[String]) -> String {
         [] => "-".to_owned(),
         [one] => one.clone(),
         [first, others @ ..] => format!("{first} +{}", others.len()),
+    }
+}
+
+/// The endpoints that are used, of all if these are others.
+fn endpoints(one: &TopService) -> String {
+    let TopService { endpoints, all_endpoints, .. } = one;
+    match endpoints == all_endpoints {
+        true => endpoints.to_string(),
+        false => format!("{endpoints}/{all_endpoints}"),
     }
 }
 
@@ -295,7 +319,7 @@ fn table(view: &View, width: usize, height: usize) -> Vec<Line> {
     for (place, service) in services.iter().enumerate().skip(first).take(rows) {
         let look = match service {
             _ if place == chosen => Look::Chosen,
-            one if one.stuck.is_some_and(|stuck| stuck > 0) || one.endpoints == 0 => Look::Wrong,
+            one if one.note.is_some() => Look::Wrong,
             _ => Look::Plain,
         };
         lines.push(Line { text: row(service, &moment, columns), look });
@@ -337,7 +361,7 @@ pub fn plain(top: &Top) -> String {
     let services = view.services();
     let name = |one: &&TopService| one.service.chars().filter_map(|char| char.width()).sum();
     let widest: usize = services.iter().map(name).max().unwrap_or(0).max("SERVICE".len());
-    let columns = (COLUMNS.len() - 1, widest);
+    let columns = (PRINTED, widest);
     let mut lines = node(top).to_vec();
     lines.push(match &top.problems[..] {
         [] => problem(top),
@@ -348,7 +372,10 @@ pub fn plain(top: &Top) -> String {
     });
     lines.push(String::new());
     lines.push(heads(None, columns));
-    lines.extend(services.iter().map(|one| row(one, &moment, columns)));
+    lines.extend(services.iter().map(|one| {
+        let note = one.note.as_ref().map(|note| format!("  {}", cut(&note.text, usize::MAX)));
+        row(one, &moment, columns) + &note.unwrap_or_default()
+    }));
     lines.push(String::new());
     let event = |event: &TopEvent| format!("{}  {}", event.at, cut(&event.text, usize::MAX));
     lines.extend(top.events.iter().map(event));

@@ -6,7 +6,7 @@ use super::{
     view::{Action, Cover, Key, Sort, View, keys},
     *,
 };
-use crate::explain::top::{Change, TableUse, TopEvent, TopService};
+use crate::explain::top::{Change, TableUse, TopEvent, TopNote, TopService};
 
 fn service(name: &str, new: Option<f64>, flows: u64, stuck: u64) -> TopService {
     TopService {
@@ -17,6 +17,11 @@ fn service(name: &str, new: Option<f64>, flows: u64, stuck: u64) -> TopService {
         share: Some(flows as f64 / 10.0),
         stuck: Some(stuck),
         endpoints: 3,
+        all_endpoints: 3,
+        note: (stuck > 0).then(|| TopNote {
+            code: "SWY0120".to_owned(),
+            text: format!("{stuck} connections are stuck"),
+        }),
         last_change: None,
     }
 }
@@ -24,8 +29,10 @@ fn service(name: &str, new: Option<f64>, flows: u64, stuck: u64) -> TopService {
 fn top() -> Top {
     let mut cart = service("shop/cart", Some(2.25), 43, 11);
     cart.last_change = Some(Change { at: "2026-11-27T09:59:46Z".to_owned(), added: 1, removed: 2 });
+    cart.all_endpoints = 5;
     let mut none = service("team/etl", None, 0, 0);
     (none.flows, none.share, none.stuck, none.endpoints) = (None, None, None, 0);
+    none.note = Some(TopNote { code: "SWY0101".to_owned(), text: "no ready endpoint".to_owned() });
     let mut services = vec![service("kube-system/kube-dns", Some(1204.0), 610, 0), cart, none];
     services.extend((0..50).map(|n| service(&format!("many/s{n:02}"), Some(0.0), 1, 0)));
     Top {
@@ -76,11 +83,11 @@ fn a_screen_of_the_usual_size_has_everything() {
             "switchyard 1.0  node-1  nftables  53 Services",
             "conntrack 1000 / 262144  0.4 %  dropped 7",
             "! no news of Service objects for 200 s (and 1 more)",
-            "SERVICE                     NEW/S*  STUCK   SHARE    EP     FLOWS         CHANGE",
-            "kube-system/kube-dns          1204      0    61 %     3       610              -",
-            "shop/cart                      2.2   11 !   4.3 %     3        43     14 s +1 -2",
-            "many/s00                         0      0   0.1 %     3         1              -",
-            "many/s01                         0      0   0.1 %     3         1              -",
+            "SERVICE                     NEW/S*  STUCK   SHARE      EP     NOTE        CHANGE",
+            "kube-system/kube-dns          1204      0    61 %       3        -             -",
+            "shop/cart                      2.2   11 !   4.3 %     3/5  SWY0120    14 s +1 -2",
+            "many/s00                         0      0   0.1 %       3        -             -",
+            "many/s01                         0      0   0.1 %       3        -             -",
         ]
     );
     assert_eq!(
@@ -104,7 +111,7 @@ fn small_screens_have_the_first_columns_and_large_ones_long_names() {
         texts(&small)[3..5],
         ["SERVICE            NEW/S*  STUCK   SHARE", "kube-system/kube-    1204      0    61 %"]
     );
-    let long = "n".repeat(70) + "/" + &"s".repeat(63);
+    let long = "n".repeat(40) + "/" + &"s".repeat(50);
     top.services.push(service(&long, Some(1e6), 1, 0));
     let mut view = with(top);
     let large = draw(&view, (220, 50));
@@ -186,7 +193,9 @@ fn the_schema_describes_the_answer_and_the_table_has_all_of_it() {
     let table = plain(&top());
     assert_eq!(table.lines().filter(|line| line.starts_with("many/")).count(), 50);
     assert!(
-        table.contains("\nteam/etl                   -      -       -     0         -"),
+        table.contains(
+            "\nteam/etl                   -      -       -     0/3  SWY0101             -"
+        ) && table.contains("  no ready endpoint\n"),
         "{table}"
     );
     assert!(
@@ -205,9 +214,9 @@ fn wide_screens_have_ports_and_the_last_minute() {
             vec![service("shop/cart", rate, 1, 0), service("shop/api", rate.map(|_| 0.0), 0, 0)];
         view.set_top(Top { at, services, ..top() });
     }
-    let lines = draw(&view, (110, 24));
+    let lines = draw(&view, (120, 24));
     let shown = texts(&lines);
-    assert!(shown[3].ends_with("         CHANGE           PORTS  LAST MIN"), "{shown:#?}");
+    assert!(shown[3].ends_with(" CHANGE     FLOWS           PORTS  LAST MIN"), "{shown:#?}");
     assert!(
         shown[4].starts_with("shop/cart ") && shown[4].ends_with("  80/tcp +1    █ ▃  ▁"),
         "{shown:#?}"
@@ -216,11 +225,14 @@ fn wide_screens_have_ports_and_the_last_minute() {
         shown[5].starts_with("shop/api ") && shown[5].ends_with("  80/tcp +1    ▁ ▁  ▁"),
         "{shown:#?}"
     );
+    let services = vec![service("shop/cart", None, 1, 2)];
+    let lines = draw(&with(Top { services, ..top() }), (164, 24));
+    assert!(texts(&lines)[4].ends_with("  2 connections are stuck"), "{lines:#?}");
     // All of it is over, or the clock was set back.
     for at in ["2026-11-27T10:05:00Z", "2026-11-27T09:00:00Z"] {
         let services = vec![service("shop/cart", Some(7.0), 1, 0)];
         view.set_top(Top { at: at.to_owned(), services, ..top() });
-        let lines = draw(&view, (110, 24));
+        let lines = draw(&view, (120, 24));
         assert!(texts(&lines)[4].ends_with("  80/tcp +1         █"), "{lines:#?}");
     }
 }

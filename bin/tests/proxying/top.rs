@@ -113,7 +113,8 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
     assert_eq!(flows(), [0, 0]);
     let text = print(&[]);
     assert!(text.contains("\nSERVICE     NEW/S  STUCK "), "{text}");
-    assert!(text.contains("\nshop/none       0      0     0 %     0         0"), "{text}");
+    assert!(text.contains("\nshop/none       0      0     0 %       0  SWY0101  "), "{text}");
+    assert!(text.contains("  no ready endpoint\n"), "{text}");
 
     let terminal = Terminal::new();
     let before = tcgetattr(&terminal.slave).unwrap();

@@ -1,7 +1,7 @@
 //! `switchyard trace` beside the running program, with real connections.
 
 use std::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UdpSocket},
     process::{Child, Output, Stdio},
     time::Duration,
 };
@@ -26,7 +26,8 @@ fn start(namespace: &Namespace, arguments: &[&str]) -> Child {
 }
 
 fn has_table(namespace: &Namespace, trace: &Child) -> bool {
-    namespace.list("tables").contains(&format!("table ip switchyard-trace-{}\n", trace.id()))
+    let tables = namespace.list("tables");
+    tables.lines().any(|line| line.ends_with(&format!(" switchyard-trace-{}", trace.id())))
 }
 
 /// The status and the report of a trace that has ended.
@@ -113,4 +114,54 @@ fn packets_are_followed_and_compared_and_no_table_stays() {
     assert!(!namespace.list("tables").contains("switchyard-trace-"));
     let (_, log) = program.terminate();
     assert!(!log.contains("by another program"), "traces are no changes of the proxy's: {log}");
+}
+
+#[test]
+fn datagrams_of_ipv6_are_followed_through_rules_of_iptables() {
+    let namespace = Namespace::new();
+    let inside = &namespace.0;
+    inside.ip("addr add fd00::5/128 dev lo\nroute add fd96::/64 dev lo\n").unwrap();
+    let dns = service("dns", "clusterIP: 'fd96::10', ports: [{port: 53, protocol: UDP}]");
+    let ready = slice("dns", "5353, protocol: UDP", "{addresses: ['fd00::5'], nodeName: node-1}");
+    let ready = ready.replace("addressType: IPv4", "addressType: IPv6");
+    let node = NODE.replace("192.0.2.1", "fd00::1");
+    let manifests = Manifests::new(&format!("{node}{dns}{ready}"));
+    let directory = TempDir::new().unwrap();
+    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
+    let _program = manifests.start(&namespace, &["--proxy-mode=iptables", &flag]);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    // The kubelet's chain, which is none of the proxy's.
+    let ip6tables = |line: &str| {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        namespace.listing("ip6tables-nft", &arguments)
+    };
+    for (end, is_explained) in [("received", true), ("dropped", false)] {
+        let all = ["any", "[fd96::10]:53/udp", "--packets=1", "-o", "json", &flag];
+        let trace = start(&namespace, &all);
+        let send = || {
+            let client = UdpSocket::bind("[::]:0").unwrap();
+            // One that is dropped as it is sent is an error of the sender's.
+            let _ = client.send_to(b"a", "[fd96::10]:53");
+        };
+        inside.run(send).unwrap();
+        let (status, answer) = report(&trace.wait_with_output().unwrap());
+        let packet = &answer["packets"][0];
+        assert_eq!(packet["end"], json!(end), "{answer}");
+        assert_eq!(packet["lastDestination"], json!("[fd00::5]:5353"), "{answer}");
+        assert_eq!(
+            (status, &packet["asExplained"]),
+            (Some(if is_explained { 0 } else { 3 }), &json!(is_explained))
+        );
+        let chains = packet["chains"].as_array().unwrap();
+        let nat = chains.iter().find(|chain| chain["actions"] == json!(["DNAT"])).unwrap();
+        assert_eq!((&nat["family"], &nat["isForeign"]), (&json!("ip6"), &json!(false)));
+        if !is_explained {
+            let last = chains.last().unwrap();
+            let chain = last["chains"].as_array().unwrap().last();
+            assert_eq!((chain, &last["isForeign"]), (Some(&json!("KUBE-FIREWALL")), &json!(true)));
+        }
+        ip6tables("-N KUBE-FIREWALL");
+        ip6tables("-A KUBE-FIREWALL -p udp --dport 5353 -j DROP");
+        ip6tables("-A OUTPUT -j KUBE-FIREWALL");
+    }
 }

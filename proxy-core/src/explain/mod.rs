@@ -15,6 +15,7 @@ mod explanation;
 mod facts;
 mod findings;
 mod names;
+mod note;
 mod others;
 mod printable;
 mod question;
@@ -33,6 +34,7 @@ pub use self::{
         Picture, Whereabouts,
     },
     names::EndpointNames,
+    note::Note,
     others::{ChainClients, ClosedChain},
     printable::Printable,
     question::{Question, QuestionError},

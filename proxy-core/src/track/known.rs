@@ -6,7 +6,10 @@ use super::{Tracker, conflicts::ListenerKey, service_key, update::families};
 use crate::{
     explain::{Known, KnownNode, KnownPort, KnownService},
     model::{IpFamily, PerFamily, Protocol, ServiceName, ServicePortId},
-    parsed::service::{Addresses, Service, ServicePort},
+    parsed::{
+        service::{Addresses, Service, ServicePort},
+        slice::Slice,
+    },
     resolve::{self, frontends::listeners, pools},
     state::FrontendAddress,
 };
@@ -88,6 +91,25 @@ impl Known for Tracker {
 }
 
 impl Tracker {
+    /// The number of endpoints, used or not, that the slices of a Service have for one of its ports.
+    /// One that is in two slices counts twice.
+    pub fn slice_endpoints(&self, id: &ServicePortId) -> usize {
+        let has_port = |slice: &&Slice| {
+            let ports = slice.ports.iter();
+            slice.family == id.family
+                && ports
+                    .map(|port| (&port.name, port.protocol))
+                    .any(|of| of == (&id.name.port, id.name.protocol))
+        };
+        let slices = self.slices.get(&id.name.service).filter(has_port);
+        slices.map(|slice| slice.endpoints.len()).sum()
+    }
+
+    /// The Service ports that the node refuses, with the reasons.
+    pub fn refused_ports(&self) -> impl Iterator<Item = (&ServicePortId, &str)> {
+        self.withheld.refused()
+    }
+
     fn known_port(
         &self,
         service: &Service,

@@ -141,6 +141,12 @@ impl Withheld {
         self.ports.get(id).filter(|port| port.waits.is_some()).map(|port| &*port.reason)
     }
 
+    /// The Service ports that are left out, with the reasons.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (&ServicePortId, &str)> {
+        let waiting = self.ports.iter().filter(|(_, port)| port.waits.is_some());
+        waiting.map(|(id, port)| (id, &*port.reason))
+    }
+
     /// Why a family is left out.
     pub(super) fn family_reason(&self, family: IpFamily) -> Option<&str> {
         let refused = self.families.get(family).as_ref();

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use switchyard_core::{
     explain::{
-        ChainClients, ClosedChain, Explanation, FlowCounts, KernelCheck, Known, Picture, Question,
-        Verdict, explain,
+        ChainClients, ClosedChain, Explanation, FlowCounts, KernelCheck, Known, Note, Picture,
+        Question, Verdict, explain,
     },
     model::{IpFamily, Protocol},
     objects::{Event, Kind},
@@ -82,6 +82,32 @@ fn each_client_of_a_local_policy_has_its_answer() {
     let answer = ask(&tracker, "ns/web");
     assert_eq!(codes(&answer), ["SWY0102"]);
     assert!(answer.to_string().contains("health check :31999  503, 0 local endpoints"), "{answer}");
+}
+
+#[test]
+fn a_note_has_the_worst_that_is_wrong() {
+    let web = || service("web", "10.96.0.1").port("http", "TCP", 80);
+    let slice = || slice("web", "a").port("http", "TCP", 8080);
+    let ready = || slice().endpoint(endpoint("10.1.0.1", NODE));
+    let elsewhere = || slice().endpoint(endpoint("10.1.2.1", ELSEWHERE));
+    let unready = || with(json!({"ready": false}));
+    let local = || web().set("spec.internalTrafficPolicy", "Local");
+    for (service, slice, refused, stuck, expected) in [
+        (web(), ready(), None, 0, None),
+        (web(), slice().endpoint(unready()), None, 3, Some("SWY0101 no ready endpoint")),
+        (web(), ready(), Some("no space"), 3, Some("SWY0108 refused: no space")),
+        (local(), elsewhere(), None, 0, Some("SWY0102 Local: no endpoint here")),
+        (local_balancer(), elsewhere(), None, 1, Some("SWY0120 1 connection is stuck")),
+        (local_balancer(), elsewhere(), None, 0, Some("SWY0102 Local: drops outsiders here")),
+    ] {
+        let tracker = cluster([&service, &slice]);
+        let ports: Vec<_> = tracker.state().service_ports.values().cloned().collect();
+        let note = Note::of(&ports, refused, stuck);
+        let note = note.map(|Note { code, text }| format!("{code} {text}"));
+        assert_eq!(note.as_deref(), expected);
+        assert_eq!(tracker.slice_endpoints(&ports[0].id), 1);
+        assert_eq!(tracker.refused_ports().count(), 0);
+    }
 }
 
 #[test]
