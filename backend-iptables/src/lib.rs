@@ -16,7 +16,7 @@ mod monitor;
 mod proxier;
 
 pub use switchyard_xtables::{
-    Flavour, LeftoverError, ProgramOptions, TimeLimits, ToolError, Tools,
+    Flavour, LeftoverError, ProgramOptions, TimeLimits, ToolError, Tools, legacy_tables,
 };
 
 pub use self::{

@@ -44,6 +44,17 @@ impl OtherTables {
     }
 }
 
+/// Returns the tables of iptables-legacy that have rules, those of the proxy among them, as far as
+/// this process may know.
+pub fn unread() -> Vec<String> {
+    let program = |family| match family {
+        IpFamily::V4 => "iptables-legacy",
+        IpFamily::V6 => "ip6tables-legacy",
+    };
+    let tables = switchyard_iptables::legacy_tables().into_iter();
+    tables.map(|(family, table)| format!("{} {table}", program(family))).collect()
+}
+
 /// Returns the chains of other programs that let no new connection pass to an endpoint, on a node
 /// in this mode. Rules of iptables-legacy are not read.
 ///

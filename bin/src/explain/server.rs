@@ -43,7 +43,7 @@ use crate::{
     comparison::service::{self, Expected, TableReader},
     config::release,
     local_socket::{send, send_all},
-    other_tables::OtherTables,
+    other_tables::{self, OtherTables},
 };
 
 /// The longest wait for the engine, which a sync may keep busy.
@@ -269,10 +269,12 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
         answer.set_names(&names);
     }
     if let Some(others) = sources.others.clone().filter(|_| answer.leads_somewhere()) {
-        let closed = task::spawn_blocking(move || others.closed());
-        if let Some(closed) = closed.await.map_err(|_| ServerError::Ended)? {
+        let read = task::spawn_blocking(move || (others.closed(), other_tables::unread()));
+        let (closed, unread) = read.await.map_err(|_| ServerError::Ended)?;
+        if let Some(closed) = closed {
             answer.set_other_tables(closed, &addresses);
         }
+        answer.unread_tables = unread;
     }
     if let Some(flows) = sources.flows.clone() {
         let count = move || {

@@ -16,7 +16,6 @@ mod packet;
 mod report;
 
 use std::{
-    fs,
     io::{self, Write},
     net::SocketAddr,
     process::ExitCode,
@@ -32,7 +31,7 @@ use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
-use switchyard_core::{error::ErrorChain, explain::Question};
+use switchyard_core::{error::ErrorChain, explain::Question, model::IpFamily};
 use switchyard_netlink::{
     Error,
     kernel::families,
@@ -225,11 +224,11 @@ fn wait(listener: &TraceListener, longest: Duration) -> io::Result<()> {
     }
 }
 
-/// The tables of iptables-legacy that are in use, as far as this process may know.
+/// The tables of iptables-legacy that have rules, as far as this process may know.
 fn legacy_tables(to: SocketAddr) -> Vec<String> {
-    let family = if to.is_ipv4() { "ip" } else { "ip6" };
-    let names = fs::read_to_string(format!("/proc/net/{family}_tables_names"));
-    names.unwrap_or_default().lines().map(str::to_owned).collect()
+    let tables = switchyard_iptables::legacy_tables().into_iter();
+    let of_family = tables.filter(|(family, _)| *family == IpFamily::of(&to.ip()));
+    of_family.map(|(_, table)| table).collect()
 }
 
 #[cfg(test)]

@@ -152,6 +152,13 @@ fn a_table_that_drops_is_named_with_its_remedy() {
     let (status, text) = ask(from_pod);
     let passes = "\nother tables  none is seen to drop these connections\n";
     assert!(status == Some(0) && text.contains(passes), "{text}");
+    // A table that was only looked at has no rules.
+    inside.output("iptables-legacy", &["-t", "mangle", "-L"], "").unwrap();
+    inside.output("iptables-legacy", &["-A", "FORWARD", "-j", "DROP"], "").unwrap();
+    let unread = "connections; rules are not read of iptables-legacy filter\n";
+    let (_, text) = ask(from_pod);
+    assert!(text.contains(unread), "{text}");
+    inside.output("iptables-legacy", &["-F", "FORWARD"], "").unwrap();
 
     inside
         .nft(

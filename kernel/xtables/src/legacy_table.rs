@@ -40,6 +40,14 @@ pub(crate) struct Info {
     size: u32,
 }
 
+impl Info {
+    /// Whether there are entries besides the policies of the built-in chains and the one that ends
+    /// each table.
+    pub(crate) fn has_rules(&self) -> bool {
+        self.entries > self.valid_hooks.count_ones() + 1
+    }
+}
+
 /// `struct ipt_get_entries`, without the entries.
 #[repr(C)]
 struct GetEntries {

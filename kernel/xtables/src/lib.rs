@@ -30,7 +30,7 @@ pub use self::{
     chains::{Chain, Jump, OwnedChains, Table},
     changes::Changes,
     dump::{Dump, Unreadable},
-    leftovers::{LeftoverError, has_legacy_chains, remove},
+    leftovers::{LeftoverError, has_legacy_chains, legacy_tables, remove},
     monitor::{Alteration, Fingerprint, MonitorError, TableMonitor, TableRecord, Watched},
     programs::{
         Flavour, InstalledPrograms, MissingPrograms, ProgramOptions, Programs, Restored,

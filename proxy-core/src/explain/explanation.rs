@@ -107,6 +107,9 @@ pub struct Explanation {
     /// The chains of other programs that drop connections of the question; `None` if these were not
     /// read.
     pub other_tables: Option<Vec<ClosedChain>>,
+    /// Tables that may drop these connections as well, and whose rules cannot be read:
+    /// `iptables-legacy filter`.
+    pub unread_tables: Vec<String>,
     /// The last change of the Service; `None` if it is not known.
     pub last_change: Option<LastChange>,
     /// Reasons and remedies, those that make the verdict first.
@@ -234,6 +237,7 @@ impl Explanation {
             endpoints: Vec::new(),
             flows_not_counted: None,
             other_tables: None,
+            unread_tables: Vec::new(),
             last_change: None,
             findings: Vec::new(),
         }

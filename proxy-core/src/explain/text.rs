@@ -56,11 +56,18 @@ impl fmt::Display for Explanation {
             writeln!(f, "flows were not counted: {}", Printable(why))?;
         }
         if self.leads_somewhere() {
-            match self.other_tables.as_deref() {
-                None => writeln!(f, "\nother tables  not read")?,
-                Some([]) => writeln!(f, "\nother tables  none is seen to drop these connections")?,
+            let seen = match self.other_tables.as_deref() {
+                None => Some("not read"),
+                Some([]) => Some("none is seen to drop these connections"),
                 // The findings name them.
-                Some(_) => {}
+                Some(_) => None,
+            };
+            let unread = self.unread_tables.join(", ");
+            let unread = format!("rules are not read of {}", Printable(&unread));
+            let unread = (!self.unread_tables.is_empty()).then_some(&*unread);
+            let both: Vec<&str> = seen.into_iter().chain(unread).collect();
+            if !both.is_empty() {
+                writeln!(f, "\nother tables  {}", both.join("; "))?;
             }
         }
         if let Some(change) = &self.last_change {

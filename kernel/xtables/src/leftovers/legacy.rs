@@ -49,6 +49,17 @@ pub(super) fn has(family: IpFamily, table: Table, text: &str) -> Result<bool, Le
     Ok(contents.bytes.windows(text.len()).any(|window| window == text.as_bytes()))
 }
 
+/// Returns the names of tables that have rules, or cannot be looked at.
+pub(super) fn used(family: IpFamily) -> Vec<String> {
+    let names = legacy_table::table_names(family).unwrap_or_default();
+    let is_empty = |name: &str| {
+        let known = Table::ALL.into_iter().find(|table| table.name() == name);
+        let info = known.and_then(|table| LegacyTable::open(family, table).ok()?.info().ok());
+        info.is_some_and(|info| !info.has_rules())
+    };
+    names.lines().filter(|name| !is_empty(name)).map(str::to_owned).collect()
+}
+
 /// Returns the tables that exist. Users other than root cannot read their list; for them, every
 /// table whose module is loaded may exist.
 fn tables(

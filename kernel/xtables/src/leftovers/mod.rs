@@ -81,6 +81,15 @@ pub fn has_legacy_chains(table: Table, start: &str) -> Result<bool, LeftoverErro
         .try_fold(false, |found, family| Ok(found || legacy::has(family, table, start)?))
 }
 
+/// Returns the tables of iptables-legacy in this network namespace that have rules, of a kind that
+/// this crate knows, or may have some. None if the process may not know. Changes nothing.
+pub fn legacy_tables() -> Vec<(IpFamily, String)> {
+    IpFamily::ALL
+        .into_iter()
+        .flat_map(|family| legacy::used(family).into_iter().map(move |name| (family, name)))
+        .collect()
+}
+
 /// Whether there was any in one of both, or the first error.
 fn both(
     one: Result<bool, LeftoverError>,
