@@ -240,13 +240,19 @@ test-vm-quick: CASES = $(QUICK_CASES)
 test-vm-quick: test-vm
 
 # Ipvs mode on a kernel with IPVS: the tests of its crates, the kit's among them, and of the rig, and packet cases
-# about what IPVS and the rules beside it do, some sixty of all kinds. make test-vm runs all cases. All is run in
+# about what IPVS and the rules beside it do, some sixty. What is decided before any backend, about names, slices or
+# hints, `tests` shows with other backends, and make test-vm with this one, which runs all cases. All is run in
 # one machine, which takes less time than one for each test program. capabilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
 IPVS_CRATES = switchyard-netlink
-IPVS_CASES = $(addprefix ipvs::,addresses:: affinity::same-endpoint changes::udp-clients-follow clusterip:: \
+IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families addresses::families-come-and-go \
+	addresses::endpoints-with-different-ports addresses::same-address-on-two-ports \
+	affinity::same-endpoint changes::udp-clients-follow \
+	clusterip::all-endpoints-are-used clusterip::dual-stack clusterip::hairpin clusterip::host-network-endpoint \
+	clusterip::masquerade-all clusterip::no-cluster-cidr clusterip::remote-endpoints clusterip::same-port-tcp-and-udp \
+	clusterip::sctp clusterip::several-ports \
 	conntrack::tcp-connections-stay conntrack::udp-flows-end detect-local::bridge-interface \
-	endpoints::readiness endpoints::terminating endpoints::zone-hints health:: \
+	endpoints::readiness endpoints::terminating \
 	lb-algorithm::round-robin loadbalancer:: mark:: nodeport::addresses-come-and-go \
 	nodeport::chosen-networks policies:: refused::no-endpoints refused::undefined-port restart:: \
 	weights::changes weights::slow-start weights::zero-drains)
