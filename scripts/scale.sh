@@ -39,7 +39,8 @@ until_true() {
 metrics() { curl --silent --max-time 60 http://127.0.0.1:10249/metrics; }
 has_synced() {
     kill -0 "$proxy" || { cat "$log" >&2; exit 1; }
-    metrics | grep -q '^kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} [1-9]'
+    # Kube-proxy 1.30 has one time of both families, and syncs IPv4 first.
+    metrics | grep -Eq '^kubeproxy_sync_proxy_rules_last_timestamp_seconds(\{ip_family="IPv4"\})? [1-9]'
 }
 mib() { awk -v name="$1:" '$1 == name { printf "%.0f", $2 / 1024 }' "/proc/$proxy/status"; }
 kernel() { awk '/^(SUnreclaim|Percpu):/ { sum += $2 } END { printf "%.0f", sum / 1024 }' /proc/meminfo; }

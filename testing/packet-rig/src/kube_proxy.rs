@@ -15,7 +15,7 @@ use crate::{
     binary,
     error::{Result, RigError},
     netns::NetNs,
-    spawn,
+    results, spawn,
 };
 
 /// The variable that names the program.
@@ -62,6 +62,15 @@ impl Release {
             _ => Self::V1_36,
         }
     }
+}
+
+/// The release of the program that the environment names, if any.
+///
+/// # Errors
+///
+/// As [`find`].
+pub fn release() -> Result<Option<Release>> {
+    Ok(find()?.map(|program| Release::of(&results::version(&program))))
 }
 
 /// A stand-in for the API server that serves a directory of manifests, and ends when it is dropped.

@@ -23,7 +23,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use packet_rig::{
     Case, Failure, RigError, backend, binary, capability, chain, kube_proxy,
     kube_proxy::Release,
-    results::{Outcome, Results, version},
+    results::{Outcome, Results},
     run_case,
 };
 
@@ -117,8 +117,7 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
             binary::find()?
         }
     };
-    let release = kube_proxy::find()?
-        .map_or_else(Release::default, |program| Release::of(&version(&program)));
+    let release = kube_proxy::release()?.unwrap_or_default();
     let wanted = env::var(CASES).unwrap_or_default();
     let by_json = wanted.trim().is_empty() && !backend::are_chosen();
     let mut trials = Vec::new();

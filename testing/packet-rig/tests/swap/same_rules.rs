@@ -11,7 +11,7 @@ use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
 use crate::kube_proxy::{Cluster, IptablesMode, NftablesMode, programs};
-use crate::support::assert_same;
+use crate::support::{assert_same, is_1_30};
 
 /// The matches of iptables that only count packets.
 const COUNTERS: [&str; 2] = [
@@ -74,7 +74,7 @@ fn objects_are_compared_without_comments_and_order() {
 
 #[test]
 fn in_nftables_mode() {
-    let Some((topology, stand_in)) = nodes() else { return };
+    let Some((topology, stand_in)) = nodes().filter(|_| !is_1_30()) else { return };
     let genuine = &topology.node().namespace;
     NftablesMode::default().sync(genuine, Cluster::After).unwrap();
     NftablesMode::default().write(&stand_in, Cluster::After).unwrap();

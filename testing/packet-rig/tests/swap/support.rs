@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Debug, thread, time::Duration};
 use packet_rig::{
     Case, LoadGenerator, LoadPlan, LoadReport, NetNs, Rig, Target, backend, binary,
     case::{Expectation, Failure, ProbePlan, Reaches},
+    kube_proxy::{self, Release},
     wait::{scaled, until_ok},
 };
 use switchyard_core::model::IpFamily;
@@ -160,6 +161,13 @@ pub fn has_ipvs() -> bool {
         test_netns::skipped("ipvs is no selected backend");
     }
     has
+}
+
+/// Whether genuine kube-proxy is of release 1.30, whose nftables mode, an alpha, has older base
+/// chains, and ends the UDP flows of all Services at its start; and which leaves, in another mode
+/// than iptables mode, chains of that.
+pub fn is_1_30() -> bool {
+    kube_proxy::release().unwrap() == Some(Release::V1_30)
 }
 
 /// A rig with the manifests of `cluster`, in which no proxy runs yet.
