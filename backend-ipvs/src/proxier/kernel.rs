@@ -97,9 +97,10 @@ impl Kernel for NodeKernel {
     }
 
     fn pass_packets(&mut self) {
-        // A packet goes through its hooks within one read-side section of RCU, and this command is the
-        // kernel's synchronize_rcu (kernel/sched/membarrier.c). A kernel without the command, or with
-        // processors without a tick, refuses: a packet may be refused then, as without the wait.
+        // A packet goes through its hooks within one read-side section of RCU, and this command is
+        // the kernel's synchronize_rcu (kernel/sched/membarrier.c). A kernel without the command,
+        // or with processors without a tick, refuses: a packet may be refused then, as without the
+        // wait.
         if let Err(error) = membarrier(MembarrierCommand::Global) {
             tracing::debug!(%error, "Could not wait for packets that are under way");
         }
