@@ -44,8 +44,8 @@ has_synced() {
 }
 mib() { awk -v name="$1:" '$1 == name { printf "%.0f", $2 / 1024 }' "/proc/$proxy/status"; }
 kernel() { awk '/^(SUnreclaim|Percpu):/ { sum += $2 } END { printf "%.0f", sum / 1024 }' /proc/meminfo; }
-# User and system time in seconds.
-cpu() { awk -v hertz="$(getconf CLK_TCK)" '{ printf "%.3f", ($14 + $15) / hertz }' "/proc/$proxy/stat"; }
+# User and system time in seconds, with that of programs that the process ran, such as nft and iptables-restore.
+cpu() { awk -v hertz="$(getconf CLK_TCK)" '{ printf "%.3f", ($14 + $15 + $16 + $17) / hertz }' "/proc/$proxy/stat"; }
 now() { date +%s.%N; }
 calc() { awk "BEGIN { printf \"$1\", $2 }"; }
 
