@@ -1,6 +1,6 @@
 //! Tables of other programs that drop the connections of Services.
 
-use std::{fs, path::PathBuf};
+use std::{fs, net::SocketAddr, path::PathBuf};
 
 use switchyard_core::{
     error::ErrorChain,
@@ -10,7 +10,7 @@ use switchyard_core::{
 };
 use switchyard_netlink::{
     Error,
-    nftables::{ChainName, Chains, ClosedGate, Hook},
+    nftables::{ChainName, Chains, ClosedGate, Hook, NewFlow},
 };
 
 use crate::{config::settings::OF_NAMED_PROXY, pace::Pace};
@@ -37,8 +37,8 @@ impl OtherTables {
 
     /// Returns what [`closed`] does; `None` if the tables cannot be read, or that took long and was
     /// a moment ago.
-    pub fn closed(&self) -> Option<Vec<ClosedChain>> {
-        let read = self.pace.run(|| closed(self.mode))?;
+    pub fn closed(&self, flows: &[NewFlow]) -> Option<Vec<ClosedChain>> {
+        let read = self.pace.run(|| closed(self.mode, flows))?;
         let log = |error: &Error| tracing::debug!(err = %ErrorChain(error), "Failed to read the tables of others");
         read.inspect_err(log).ok()
     }
@@ -55,12 +55,12 @@ pub fn unread() -> Vec<String> {
     tables.map(|(family, table)| format!("{} {table}", program(family))).collect()
 }
 
-/// Returns the chains of other programs that let no new connection pass to an endpoint, on a node
-/// in this mode. Rules of iptables-legacy are not read.
+/// Returns the chains of other programs that let no new connection pass to an endpoint, or none of
+/// these, on a node in this mode. Rules of iptables-legacy are not read.
 ///
 /// # Errors
 /// If the kernel refuses, as without CAP_NET_ADMIN, or does not answer.
-pub fn closed(mode: Mode) -> Result<Vec<ClosedChain>, Error> {
+pub fn closed(mode: Mode, flows: &[NewFlow]) -> Result<Vec<ClosedChain>, Error> {
     let is_a_proxys = |table: &str| table == "kube-proxy" || table.starts_with(OF_NAMED_PROXY);
     let mut chains = Chains::list()?;
     let gates = chains.closed_gates(is_a_proxys)?;
@@ -71,7 +71,24 @@ pub fn closed(mode: Mode) -> Result<Vec<ClosedChain>, Error> {
             && (gate.name.family != "ip6" || has_ipv6(gate.hook))
     };
     let found = gates.iter().filter(concerns);
-    Ok(found.map(|gate| closed_chain(gate, &chains, is_forwarding)).collect())
+    let mut found: Vec<_> = found.map(|gate| closed_chain(gate, &chains, is_forwarding)).collect();
+    let mut of_some: Vec<(ClosedGate, Vec<SocketAddr>)> = Vec::new();
+    for flow in flows {
+        // Where the node itself sends, it chooses the source.
+        let flow = NewFlow { source: flow.source.filter(|_| is_forwarding), ..*flow };
+        let closed = chains.gates_closed_to(is_a_proxys, Some(&flow))?.into_iter();
+        for gate in closed.filter(|gate| !gates.contains(gate) && concerns(&gate)) {
+            match of_some.iter_mut().find(|(one, _)| *one == gate) {
+                Some((_, to)) => to.push(flow.destination),
+                None => of_some.push((gate, vec![flow.destination])),
+            }
+        }
+    }
+    found.extend(of_some.into_iter().map(|(gate, to)| ClosedChain {
+        only: Some(to),
+        ..closed_chain(&gate, &chains, is_forwarding)
+    }));
+    Ok(found)
 }
 
 /// Whether packets of IPv6 come to a hook: a node without IPv6 may close it.
@@ -124,6 +141,7 @@ fn closed_chain(gate: &ClosedGate, chains: &Chains, is_forwarding: bool) -> Clos
             _ => None,
         },
         clients,
+        only: None,
         program,
         remedy,
     }

@@ -13,7 +13,7 @@ pub(super) fn closed(known: &Known) -> Outcome {
     if !known.is_privileged {
         return needs_privilege();
     }
-    match other_tables::closed(known.likely_mode()) {
+    match other_tables::closed(known.likely_mode(), &[]) {
         Ok(chains) => Outcome::Made(chains.into_iter().map(finding).collect()),
         Err(error) => not_readable(&error),
     }

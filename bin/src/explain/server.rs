@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,10 +17,11 @@ use serde_json::json;
 use switchyard_core::{
     error::ErrorChain,
     explain::{Explanation, Known, Question, explain},
-    model::ServiceName,
+    model::{Protocol, ServiceName},
     runner::{Input, Query},
     track::Tracker,
 };
+use switchyard_netlink::nftables::NewFlow;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
@@ -250,6 +251,10 @@ struct Answer {
 /// Answers a question, with what the kernel has.
 async fn answer(question: Question, sources: &Sources) -> Result<Explanation, ServerError> {
     let Sources { engine, history, .. } = sources;
+    let client = match &question {
+        Question::Address { client, .. } => *client,
+        Question::Service { .. } => None,
+    };
     let Explained { mut answer, is_unsynced, expected, addresses } =
         ask(engine, move |known| explained(&question, known)).await?;
     answer.last_change = history.last_change(answer.service.as_deref());
@@ -269,7 +274,13 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
         answer.set_names(&names);
     }
     if let Some(others) = sources.others.clone().filter(|_| answer.leads_somewhere()) {
-        let read = task::spawn_blocking(move || (others.closed(), other_tables::unread()));
+        let flow = |(destination, protocol): (SocketAddr, Protocol)| NewFlow {
+            source: client,
+            destination,
+            protocol: protocol.number(),
+        };
+        let flows: Vec<NewFlow> = answer.used_endpoints().into_iter().map(flow).collect();
+        let read = task::spawn_blocking(move || (others.closed(&flows), other_tables::unread()));
         let (closed, unread) = read.await.map_err(|_| ServerError::Ended)?;
         if let Some(closed) = closed {
             answer.set_other_tables(closed, &addresses);

@@ -160,6 +160,15 @@ fn a_table_that_drops_is_named_with_its_remedy() {
     assert!(text.contains(unread), "{text}");
     inside.output("iptables-legacy", &["-F", "FORWARD"], "").unwrap();
 
+    // A rule about one endpoint.
+    let rule = "table inet guard {\nchain f {\ntype filter hook forward priority 10;\n\
+                ip saddr 10.0.0.0/24 tcp dport 8080 drop\n}\n}\n";
+    inside.nft(rule).unwrap();
+    let (status, text) = ask(from_pod);
+    assert!(status == Some(2) && text.contains(" drop those to 10."), "{text}");
+    assert_eq!((ask("10.0.1.9 -> 10.96.0.10:80").0, ask("shop/web").0), (Some(0), Some(0)));
+    inside.nft("delete table inet guard\n").unwrap();
+
     inside
         .nft(
             "table inet guard {\nchain f {\ntype filter hook forward priority 10; policy drop;\n\

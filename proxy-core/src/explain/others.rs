@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::client::Client;
+use super::{client::Client, findings::MOST_NAMED};
 use crate::model::{Code, IpFamily};
 
-/// A chain of another program that drops each new connection that comes to it.
+/// A chain of another program that drops each new connection that comes to it, or those to some
+/// endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
@@ -22,6 +23,8 @@ pub struct ClosedChain {
     pub family: Option<IpFamily>,
     /// The clients whose packets come to the chain on their way to an endpoint.
     pub clients: ChainClients,
+    /// The endpoints whose connections it drops; `None` for all.
+    pub only: Option<Vec<SocketAddr>>,
     /// The program that has the table; `None` if it is not known.
     pub program: Option<String>,
     /// The remedy.
@@ -55,7 +58,8 @@ impl ClosedChain {
         };
         let ip = to.ip();
         let has_family = self.family.is_none_or(|family| family == IpFamily::of(&ip));
-        is_passed && has_family && !node.contains(&ip) && !ip.is_loopback()
+        let is_meant = self.only.as_ref().is_none_or(|only| only.contains(&to));
+        is_passed && is_meant && has_family && !node.contains(&ip) && !ip.is_loopback()
     }
 
     /// Names the table, and its program if the name does not: `table ip filter (of ufw)`.
@@ -76,6 +80,16 @@ impl ClosedChain {
     /// The reason why the chain drops them.
     pub fn why(&self) -> String {
         let Self { chain, hook, priority, .. } = self;
-        format!("no rule of the chain {chain} (hook {hook}, priority {priority}) accepts one")
+        let Some(only) = &self.only else {
+            return format!(
+                "no rule of the chain {chain} (hook {hook}, priority {priority}) accepts one"
+            );
+        };
+        let named: Vec<String> = only.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+        let more = if only.len() > MOST_NAMED { ", ..." } else { "" };
+        let to = named.join(", ");
+        format!(
+            "rules of the chain {chain} (hook {hook}, priority {priority}) drop those to {to}{more}"
+        )
     }
 }

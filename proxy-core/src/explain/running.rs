@@ -66,6 +66,9 @@ impl FlowCounts {
     }
 }
 
+/// The most endpoints whose connections are looked for in the rules of others.
+const MOST_ASKED: usize = 16;
+
 impl Explanation {
     /// Shows the flows of each endpoint, and as a problem those that are stuck; `knows_stuck` is
     /// whether stuck ones could be recognized.
@@ -151,6 +154,13 @@ impl Explanation {
             self.verdict = Verdict::Drops;
         }
         self.other_tables = Some(chains);
+    }
+
+    /// Some endpoints that get new connections, with their protocols.
+    pub fn used_endpoints(&self) -> BTreeSet<(SocketAddr, Protocol)> {
+        let is_used = |line: &&EndpointLine| line.share.is_some() || line.local_share.is_some();
+        let used = self.endpoints.iter().filter(is_used);
+        used.map(|line| (line.address, line.protocol)).take(MOST_ASKED).collect()
     }
 
     /// Whether a frontend leads some client of the question to an endpoint.

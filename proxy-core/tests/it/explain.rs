@@ -356,6 +356,7 @@ fn chains_of_others_drop_those_whose_packets_come_to_them() {
         priority: 0,
         family,
         clients,
+        only: None,
         program: Some("ufw".to_owned()),
         remedy: "accept them".to_owned(),
     };
@@ -384,7 +385,13 @@ fn chains_of_others_drop_those_whose_packets_come_to_them() {
         "{closed}"
     );
     assert!(closed.to_string().contains("          try: accept them\n"), "{closed}");
+    let one = ClosedChain { only: Some(vec!["10.1.0.1:8080".parse().unwrap()]), ..forward.clone() };
+    let other = ClosedChain { only: Some(vec!["10.1.0.7:8080".parse().unwrap()]), ..one.clone() };
+    let closed = asked("10.1.9.9 -> 10.96.0.1:80", std::slice::from_ref(&one), &node);
+    assert!(closed.sentence.ends_with(" drop those to 10.1.0.1:8080."), "{closed}");
     for (question, closed, node, verdict) in [
+        ("10.1.9.9 -> 10.96.0.1:80", one, &[][..], Verdict::Impaired),
+        ("10.1.9.9 -> 10.96.0.1:80", other, &[], Verdict::Serves),
         // What is of another family or another way, and what the node sends to itself.
         (
             "10.1.9.9 -> 10.96.0.1:80",

@@ -286,6 +286,14 @@ pub mod expression {
     pub const CMP_EQ: u32 = 0;
     /// `NFT_CMP_NEQ`
     pub const CMP_NEQ: u32 = 1;
+    /// `NFT_CMP_LT`
+    pub const CMP_LT: u32 = 2;
+    /// `NFT_CMP_LTE`
+    pub const CMP_LTE: u32 = 3;
+    /// `NFT_CMP_GT`
+    pub const CMP_GT: u32 = 4;
+    /// `NFT_CMP_GTE`
+    pub const CMP_GTE: u32 = 5;
     /// `NFTA_BITWISE_SREG`
     pub const BITWISE_SREG: u16 = 1;
     /// `NFTA_BITWISE_DREG`
@@ -314,6 +322,8 @@ pub mod expression {
     pub const META_OIFNAME: u32 = 7;
     /// `NFT_META_NFTRACE`
     pub const META_NFTRACE: u32 = 12;
+    /// `NFT_META_NFPROTO`
+    pub const META_NFPROTO: u32 = 15;
     /// `NFT_META_L4PROTO`
     pub const META_L4PROTO: u32 = 16;
     /// `NFTA_CT_DREG`

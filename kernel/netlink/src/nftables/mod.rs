@@ -6,7 +6,7 @@ mod listing;
 pub mod trace;
 
 use self::abi::{generation, message};
-pub use self::gates::{ChainName, Chains, ClosedGate, Hook};
+pub use self::gates::{ChainName, Chains, ClosedGate, Hook, NewFlow};
 use crate::{Error, Reply, Socket, Writer, flags, nfnetlink};
 
 /// The generation of the rulesets, which each commit of anybody increases; `None` if the kernel has

@@ -1,5 +1,8 @@
 //! The effects of single rules on new connections.
 
+use std::cmp::Ordering;
+
+use super::flow::NewFlow;
 use crate::{
     Attributes,
     nftables::abi::{data, expression},
@@ -14,32 +17,46 @@ pub(super) enum Effect {
     /// Perhaps what follows is not asked.
     MayReturn,
     /// A chain is asked.
-    Asks(String),
+    Asks {
+        chain: String,
+        /// By each packet.
+        is_always: bool,
+    },
     /// A chain is asked in place of what follows.
-    GoesTo(String),
+    GoesTo {
+        chain: String,
+        /// By each packet.
+        is_always: bool,
+    },
     /// A set or map of states of connections is asked.
     AsksStates(String),
     /// Each packet is dropped.
     Drops,
 }
 
-/// Returns the effect of a rule with these expressions.
-pub(super) fn effect(expressions: Attributes<'_>) -> Effect {
-    let mut conditions = Conditions::default();
+/// Returns the effect of a rule with these expressions on all new connections, or on one.
+pub(super) fn effect(expressions: Attributes<'_>, flow: Option<&NewFlow>) -> Effect {
+    let mut conditions = Conditions { is_always: true, loaded: None, flow };
     for each in expressions {
         let read = each.nested();
         let Some(name) = text(read, expression::NAME) else { return Effect::MayAccept };
         let parts = read.find_kind(expression::DATA).map(|data| data.nested());
         let parts = parts.unwrap_or_else(|| Attributes::new(&[]));
-        if conditions.exclude_new(name, parts) {
-            return Effect::None;
+        match conditions.follow(name, parts) {
+            Condition::Fails => return Effect::None,
+            Condition::Holds => continue,
+            Condition::Unknown => {}
         }
         match name {
             "immediate" => match verdict(parts) {
                 Some((data::ACCEPT, _)) => return Effect::MayAccept,
                 Some((data::DROP, _)) if conditions.is_always => return Effect::Drops,
-                Some((data::JUMP, Some(chain))) => return Effect::Asks(chain),
-                Some((data::GOTO, Some(chain))) => return Effect::GoesTo(chain),
+                Some((data::JUMP, Some(chain))) => {
+                    return Effect::Asks { chain, is_always: conditions.is_always };
+                }
+                Some((data::GOTO, Some(chain))) => {
+                    return Effect::GoesTo { chain, is_always: conditions.is_always };
+                }
                 Some((data::RETURN, _)) => return Effect::MayReturn,
                 Some((data::DROP, _)) | None => {}
                 Some(_) => return Effect::MayAccept,
@@ -78,77 +95,103 @@ fn verdict(parts: Attributes<'_>) -> Option<(i32, Option<String>)> {
 }
 
 /// The part of a packet that a register holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Loaded {
     /// The bits of the connection's state that are in this mask.
     State(u32),
     Interface,
     InterfaceIndex,
     Protocol,
+    /// A part of the flow that is asked about.
+    Value(Vec<u8>),
 }
 
-/// The conditions of a rule, up to an expression.
-struct Conditions {
-    /// Whether there is none.
-    is_always: bool,
-    loaded: Option<(u32, Loaded)>,
+/// The result of an expression for what is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    /// It is met, or is none.
+    Holds,
+    Fails,
+    Unknown,
 }
 
-impl Default for Conditions {
-    fn default() -> Self {
-        Self { is_always: true, loaded: None }
+impl From<bool> for Condition {
+    fn from(holds: bool) -> Self {
+        if holds { Self::Holds } else { Self::Fails }
     }
 }
 
-impl Conditions {
-    /// Follows an expression. Returns whether it rules new connections out.
-    fn exclude_new(&mut self, name: &str, parts: Attributes<'_>) -> bool {
+/// The conditions of a rule, up to an expression.
+struct Conditions<'a> {
+    /// Whether there is none but those that hold.
+    is_always: bool,
+    loaded: Option<(u32, Loaded)>,
+    flow: Option<&'a NewFlow>,
+}
+
+impl Conditions<'_> {
+    /// Follows an expression.
+    fn follow(&mut self, name: &str, parts: Attributes<'_>) -> Condition {
         let get = |kind| number(parts, kind);
-        match name {
+        let (register, part) = match name {
             "ct" if get(expression::CT_KEY) == Some(expression::CT_STATE) => {
-                self.load(get(expression::CT_DREG), Loaded::State(u32::MAX));
+                (get(expression::CT_DREG), Some(Loaded::State(u32::MAX)))
             }
-            "meta" => {
-                let loaded = match get(expression::META_KEY) {
-                    Some(expression::META_IIFNAME | expression::META_OIFNAME) => Loaded::Interface,
-                    Some(expression::META_IIF | expression::META_OIF) => Loaded::InterfaceIndex,
-                    Some(expression::META_L4PROTO) => Loaded::Protocol,
-                    _ => {
-                        self.loaded = None;
-                        return false;
-                    }
-                };
-                self.load(get(expression::META_DREG), loaded);
+            "meta" if get(expression::META_DREG).is_some() => {
+                (get(expression::META_DREG), self.meta(get(expression::META_KEY)))
             }
-            "payload" => {
-                let is_protocol = get(expression::PAYLOAD_BASE) == Some(expression::BASE_NETWORK)
-                    && get(expression::PAYLOAD_OFFSET) == Some(expression::IPV4_PROTOCOL)
-                    && get(expression::PAYLOAD_LEN) == Some(1);
-                self.loaded = None;
-                if is_protocol {
-                    self.load(get(expression::PAYLOAD_DREG), Loaded::Protocol);
-                }
+            "payload" if get(expression::PAYLOAD_DREG).is_some() => {
+                (get(expression::PAYLOAD_DREG), self.payload(parts))
             }
             "bitwise" => {
-                let mask = value(parts, expression::BITWISE_MASK).and_then(host_number);
                 let source = get(expression::BITWISE_SREG);
-                let state = self.loaded.filter(|(register, _)| Some(*register) == source);
-                self.loaded = None;
-                if let (Some((_, Loaded::State(all))), Some(mask)) = (state, mask) {
-                    self.load(get(expression::BITWISE_DREG), Loaded::State(all & mask));
-                }
+                let loaded = self.loaded.take().filter(|(register, _)| Some(*register) == source);
+                let masked = loaded.and_then(|(_, loaded)| masked(loaded, parts));
+                (get(expression::BITWISE_DREG), masked)
             }
             "cmp" => return self.compare(parts),
             "match" if text(parts, expression::MATCH_NAME) == Some("conntrack") => {
                 let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
                 let revision = get(expression::MATCH_REV);
-                return revision == Some(3) && info.is_some_and(conntrack_excludes_new);
+                let excludes = revision == Some(3) && info.is_some_and(conntrack_excludes_new);
+                return if excludes { Condition::Fails } else { Condition::Unknown };
             }
-            "lookup" if self.is_state(get(expression::LOOKUP_SREG)) => {}
-            // It may write to the register.
-            _ => self.loaded = None,
+            "lookup" if self.is_state(get(expression::LOOKUP_SREG)) => return Condition::Unknown,
+            _ => {
+                // It may write to the register.
+                self.loaded = None;
+                return Condition::Unknown;
+            }
+        };
+        self.loaded = register.zip(part);
+        // What is loaded is there, if it is known.
+        match self.loaded {
+            Some((_, Loaded::State(_) | Loaded::Value(_))) => Condition::Holds,
+            _ => Condition::Unknown,
         }
-        false
+    }
+
+    fn meta(&self, key: Option<u32>) -> Option<Loaded> {
+        match (key?, self.flow) {
+            (expression::META_IIFNAME | expression::META_OIFNAME, _) => Some(Loaded::Interface),
+            (expression::META_IIF | expression::META_OIF, _) => Some(Loaded::InterfaceIndex),
+            (expression::META_NFPROTO, Some(flow)) => Some(Loaded::Value(vec![flow.family()])),
+            (expression::META_L4PROTO, Some(flow)) => Some(Loaded::Value(vec![flow.protocol])),
+            (expression::META_L4PROTO, None) => Some(Loaded::Protocol),
+            _ => None,
+        }
+    }
+
+    fn payload(&self, parts: Attributes<'_>) -> Option<Loaded> {
+        let get = |kind| number(parts, kind);
+        let base = get(expression::PAYLOAD_BASE)?;
+        let (offset, length) = (get(expression::PAYLOAD_OFFSET)?, get(expression::PAYLOAD_LEN)?);
+        if let Some(flow) = self.flow {
+            return flow.bytes(base, offset as usize, length as usize).map(Loaded::Value);
+        }
+        let is_protocol =
+            (base, offset, length) == (expression::BASE_NETWORK, expression::IPV4_PROTOCOL, 1);
+        is_protocol.then_some(Loaded::Protocol)
     }
 
     /// Whether the register holds the whole state of the connection.
@@ -157,29 +200,54 @@ impl Conditions {
         register.is_some_and(|register| self.loaded == state(register))
     }
 
-    fn load(&mut self, register: Option<u32>, loaded: Loaded) {
-        self.loaded = register.map(|register| (register, loaded));
-    }
-
-    fn compare(&self, parts: Attributes<'_>) -> bool {
+    fn compare(&self, parts: Attributes<'_>) -> Condition {
         let source = number(parts, expression::CMP_SREG);
-        let Some((_, loaded)) = self.loaded.filter(|(register, _)| Some(*register) == source)
+        let loaded = self.loaded.as_ref().filter(|(register, _)| Some(*register) == source);
+        let operator = number(parts, expression::CMP_OP);
+        let (Some((_, loaded)), Some(operator), Some(with)) =
+            (loaded, operator, value(parts, expression::CMP_DATA))
         else {
-            return false;
+            return Condition::Unknown;
         };
-        let is_equal = match number(parts, expression::CMP_OP) {
-            Some(expression::CMP_EQ) => true,
-            Some(expression::CMP_NEQ) => false,
-            _ => return false,
+        let holds = |order: Ordering| match operator {
+            expression::CMP_EQ => Some(order.is_eq()),
+            expression::CMP_NEQ => Some(order.is_ne()),
+            expression::CMP_LT => Some(order.is_lt()),
+            expression::CMP_LTE => Some(order.is_le()),
+            expression::CMP_GT => Some(order.is_gt()),
+            expression::CMP_GTE => Some(order.is_ge()),
+            _ => None,
         };
-        let Some(with) = value(parts, expression::CMP_DATA) else { return false };
-        match loaded {
-            Loaded::State(mask) => host_number(with)
-                .is_some_and(|state| (mask & expression::CT_STATE_NEW == state) != is_equal),
+        let is_equal = operator == expression::CMP_EQ;
+        let excluded = match loaded {
+            Loaded::State(mask) => {
+                let state = host_number(with);
+                let order = state.map(|state| (mask & expression::CT_STATE_NEW).cmp(&state));
+                return order.and_then(holds).map_or(Condition::Unknown, Condition::from);
+            }
+            Loaded::Value(value) => {
+                let order = value.get(..with.len()).map(|value| value.cmp(with));
+                return order.and_then(holds).map_or(Condition::Unknown, Condition::from);
+            }
             Loaded::Interface => is_equal && with.starts_with(b"lo\0"),
             Loaded::InterfaceIndex => is_equal && host_number(with) == Some(LOOPBACK),
             Loaded::Protocol => is_equal && matches!(with, [ICMP | ICMPV6]),
+        };
+        if excluded { Condition::Fails } else { Condition::Unknown }
+    }
+}
+
+/// The part that is left by a mask.
+fn masked(loaded: Loaded, parts: Attributes<'_>) -> Option<Loaded> {
+    let mask = value(parts, expression::BITWISE_MASK)?;
+    let flipped = value(parts, expression::BITWISE_XOR).is_some_and(|x| x.iter().any(|b| *b != 0));
+    match loaded {
+        _ if flipped => None,
+        Loaded::State(all) => host_number(mask).map(|mask| Loaded::State(all & mask)),
+        Loaded::Value(value) if value.len() == mask.len() => {
+            Some(Loaded::Value(value.iter().zip(mask).map(|(value, mask)| value & mask).collect()))
         }
+        _ => None,
     }
 }
 

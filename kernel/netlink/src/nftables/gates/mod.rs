@@ -3,11 +3,15 @@
 //! The question is asked of other programs' rules, of which not every expression is known here. So
 //! a chain is found only if it drops what no rule decides about, and each rule that accepts can be
 //! seen to accept nothing new: only packets of known connections, of ICMP, or of the loopback
-//! interface. Any other rule that may accept counts as one that does.
+//! interface. Any other rule that may accept counts as one that does. Of a single connection, whose
+//! addresses and port are known, conditions on these are decided.
 
 mod effect;
+mod flow;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+
+pub use self::flow::NewFlow;
 
 use self::effect::{Effect, effect, host_number, text, value};
 use super::{
@@ -95,6 +99,8 @@ struct ListedChain {
 pub struct Chains {
     socket: Socket,
     chains: Vec<ListedChain>,
+    /// The expressions of the rules of chains that were read.
+    rules: BTreeMap<ChainName, Vec<Vec<u8>>>,
 }
 
 impl Chains {
@@ -106,7 +112,7 @@ impl Chains {
     pub fn list() -> Result<Self, Error> {
         let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
         if super::generation(&mut socket)?.is_none() {
-            return Ok(Self { socket, chains: Vec::new() });
+            return Ok(Self { socket, chains: Vec::new(), rules: BTreeMap::new() });
         }
         let tables: HashMap<(u8, String), Option<u32>> = dump(
             &mut socket,
@@ -136,7 +142,7 @@ impl Chains {
                 Some(ListedChain { name, owner, gate: gate(read) })
             },
         )?;
-        Ok(Self { socket, chains })
+        Ok(Self { socket, chains, rules: BTreeMap::new() })
     }
 
     /// The names of all chains.
@@ -144,19 +150,33 @@ impl Chains {
         self.chains.iter().map(|chain| &chain.name)
     }
 
-    /// Returns the base chains that let no new connection pass, but for those of these tables.
+    /// Returns the base chains that let no new connection pass, but for those of tables that are
+    /// `but` these.
     ///
     /// # Errors
     /// If the kernel refuses or does not answer.
     pub fn closed_gates(&mut self, but: impl Fn(&str) -> bool) -> Result<Vec<ClosedGate>, Error> {
+        self.gates_closed_to(but, None)
+    }
+
+    /// Does the same for one connection; `None` for all. Rules are read once.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn gates_closed_to(
+        &mut self,
+        but: impl Fn(&str) -> bool,
+        flow: Option<&NewFlow>,
+    ) -> Result<Vec<ClosedGate>, Error> {
         let mut found = Vec::new();
+        let other_family = flow.map(|flow| if flow.destination.is_ipv4() { "ip6" } else { "ip" });
         for listed in &self.chains {
             let Some((hook, priority, drops)) = listed.gate else { continue };
-            if but(&listed.name.table) {
+            if but(&listed.name.table) || Some(listed.name.family) == other_family {
                 continue;
             }
-            let (socket, name) = (&mut self.socket, &listed.name);
-            let mut walk = Walk { socket, name, accepts: !drops, read: 0 };
+            let (socket, name, rules) = (&mut self.socket, &listed.name, &mut self.rules);
+            let mut walk = Walk { socket, name, rules, flow, accepts: !drops, read: 0 };
             let passes = match walk.chain(&name.chain, true)? {
                 Passage::Open => true,
                 Passage::Ends => false,
@@ -198,6 +218,8 @@ enum Passage {
 struct Walk<'a> {
     socket: &'a mut Socket,
     name: &'a ChainName,
+    rules: &'a mut BTreeMap<ChainName, Vec<Vec<u8>>>,
+    flow: Option<&'a NewFlow>,
     /// Whether the base chain's policy accepts.
     accepts: bool,
     read: usize,
@@ -211,37 +233,52 @@ impl Walk<'_> {
         if self.read > MOST_CHAINS {
             return Ok(Passage::Open);
         }
-        let narrow = |w: &mut Writer| {
-            w.string(rule::TABLE, &self.name.table);
-            w.string(rule::CHAIN, chain);
-        };
-        let family = family_number(self.name.family);
-        let effects = dump(self.socket, message::GET_RULE, family, narrow, |_, read| {
-            Some(effect(read.find_kind(rule::EXPRESSIONS)?.nested()))
-        })?;
-        for effect in effects {
+        // Whether a packet may be back in the chain that asked this one before a rule drops it.
+        let mut may_be_back = false;
+        for effect in self.effects(chain)? {
             match effect {
                 Effect::None => {}
                 Effect::MayAccept => return Ok(Passage::Open),
+                Effect::Drops if may_be_back => return Ok(Passage::Undecided),
                 Effect::Drops => return Ok(Passage::Ends),
                 Effect::AsksStates(set) if self.has_new(&set)? => return Ok(Passage::Open),
                 Effect::AsksStates(_) => {}
                 Effect::MayReturn if is_base && self.accepts => return Ok(Passage::Open),
-                Effect::MayReturn => {}
-                Effect::GoesTo(next) => match self.chain(&next, is_base)? {
+                Effect::MayReturn => may_be_back |= !is_base,
+                Effect::GoesTo { chain, is_always } => match self.chain(&chain, is_base)? {
                     Passage::Open => return Ok(Passage::Open),
                     Passage::Undecided if is_base && self.accepts => return Ok(Passage::Open),
+                    Passage::Ends if is_always && !may_be_back => return Ok(Passage::Ends),
+                    Passage::Undecided => may_be_back |= !is_base,
+                    Passage::Ends => {}
+                },
+                // If the jump has an unknown condition, a drop there decides nothing.
+                Effect::Asks { chain, is_always } => match self.chain(&chain, false)? {
+                    Passage::Open => return Ok(Passage::Open),
+                    Passage::Ends if is_always && !may_be_back => return Ok(Passage::Ends),
                     _ => {}
                 },
-                // A condition of the jump is not looked at, so that a drop there decides nothing.
-                Effect::Asks(next) => {
-                    if self.chain(&next, false)? == Passage::Open {
-                        return Ok(Passage::Open);
-                    }
-                }
             }
         }
         Ok(Passage::Undecided)
+    }
+
+    /// The effects of the rules of a chain, which are read once.
+    fn effects(&mut self, chain: &str) -> Result<Vec<Effect>, Error> {
+        let name = ChainName::new(self.name.family, &self.name.table, chain);
+        if !self.rules.contains_key(&name) {
+            let narrow = |w: &mut Writer| {
+                w.string(rule::TABLE, &name.table);
+                w.string(rule::CHAIN, chain);
+            };
+            let family = family_number(name.family);
+            let read = dump(self.socket, message::GET_RULE, family, narrow, |_, read| {
+                Some(read.find_kind(rule::EXPRESSIONS)?.payload.to_vec())
+            })?;
+            self.rules.insert(name.clone(), read);
+        }
+        let rules = self.rules.get(&name).into_iter().flatten();
+        Ok(rules.map(|rule| effect(Attributes::new(rule), self.flow)).collect())
     }
 
     /// Whether an element of a set of states is that of new connections.
@@ -284,7 +321,8 @@ mod tests {
 
     fn inet(hook: &str, policy: &str, rules: &str) -> String {
         format!(
-            "table inet t {{\nchain next {{\ncounter\n}}\nchain c {{\n\
+            "table inet t {{\nchain next {{\ncounter\n}}\nchain end {{\ndrop\n}}\n\
+             chain back {{\nmeta mark 1 return\ndrop\n}}\nchain c {{\n\
              type filter hook {hook} priority 5; policy {policy};\n{rules}\n}}\n}}\n"
         )
     }
@@ -332,6 +370,7 @@ mod tests {
             for rules in [
                 "",
                 "tcp dport 80 drop",
+                "jump back",
                 "limit rate 1/second drop",
                 "meta mark 1 reject",
                 "ip saddr 10.0.0.0/8 return\ndrop",
@@ -339,7 +378,12 @@ mod tests {
             ] {
                 assert_eq!(closed(&inet("forward", "accept", rules)), NONE, "{rules}");
             }
-            for rules in ["ip saddr 10.0.0.0/8 jump next\ndrop", "jump next\ndrop"] {
+            for rules in [
+                "ip saddr 10.0.0.0/8 jump next\ndrop",
+                "jump next\ndrop",
+                "jump end",
+                "ct state new drop",
+            ] {
                 assert_eq!(closed(&inet("forward", "accept", rules)), CLOSED, "{rules}");
             }
             assert_eq!(closed(&inet("output", "drop", "")), ["inet t c output 5"]);
@@ -364,6 +408,45 @@ mod tests {
             run("iptables-nft -F FORWARD");
             run("iptables-nft -A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT");
             assert_eq!(closed(), 0);
+        });
+    }
+
+    #[test]
+    fn conditions_on_a_known_connection_are_decided() {
+        in_namespace(|| {
+            let flow = |source: Option<&str>, to: &str| NewFlow {
+                source: source.map(|source| source.parse().unwrap()),
+                destination: to.parse().unwrap(),
+                protocol: 6,
+            };
+            let of_v4 = flow(Some("10.9.0.7"), "10.0.0.5:8080");
+            let of_v6 = flow(Some("fd00::9:7"), "[fd00::5]:8080");
+            let unknown = flow(None, "10.0.0.5:8080");
+            let is_closed = |flow: &NewFlow| {
+                !Chains::list().unwrap().gates_closed_to(|_| false, Some(flow)).unwrap().is_empty()
+            };
+            for (rule, expected) in [
+                ("ip daddr 10.0.0.5 drop", [true, false, true]),
+                ("ip daddr 10.0.0.6 drop", [false; 3]),
+                ("ip daddr != 10.0.0.0/12 drop", [false; 3]),
+                ("ip daddr 10.0.0.0/12 tcp dport 8000-8090 reject", [true, false, true]),
+                ("ip saddr 10.9.0.0/16 drop", [true, false, false]),
+                ("ip6 saddr fd00::/16 drop", [false, true, false]),
+                ("ip6 daddr fd00::5 tcp dport 8081 drop", [false; 3]),
+                ("udp dport 8080 drop", [false; 3]),
+                ("ip daddr 10.0.0.5 jump end", [true, false, true]),
+                ("ip daddr 10.0.0.5 meta mark 1 drop", [false; 3]),
+                ("ip saddr 10.9.0.7 accept\nip daddr 10.0.0.5 drop", [false, false, false]),
+                ("ip saddr 10.9.0.8 accept\nip daddr 10.0.0.5 drop", [true, false, false]),
+            ] {
+                run_with("nft -f -", &inet("forward", "accept", rule));
+                assert_eq!([&of_v4, &of_v6, &unknown].map(is_closed), expected, "{rule}");
+                run("nft flush ruleset");
+            }
+            run("iptables-nft -A FORWARD -d 10.0.0.5 -p tcp --dport 8080 -j DROP");
+            assert!(is_closed(&of_v4));
+            run("iptables-nft -I FORWARD -s 10.9.0.0/24 -j ACCEPT");
+            assert!(!is_closed(&of_v4) && !is_closed(&of_v6));
         });
     }
 
