@@ -91,8 +91,8 @@ impl Known for Tracker {
 }
 
 impl Tracker {
-    /// The number of endpoints, used or not, that the slices of a Service have for one of its ports.
-    /// One that is in two slices counts twice.
+    /// The number of endpoints, used or not, that the slices of a Service have for one of its
+    /// ports. One that is in two slices counts twice.
     pub fn slice_endpoints(&self, id: &ServicePortId) -> usize {
         let has_port = |slice: &&Slice| {
             let ports = slice.ports.iter();

@@ -94,8 +94,8 @@ impl LocalDelivery {
     }
 }
 
-/// Listens to announcements that the rule goes, in the network namespace of the thread that polls it
-/// first.
+/// Listens to announcements that the rule goes, in the network namespace of the thread that
+/// polls it first.
 #[derive(Debug)]
 pub struct DeliveryAnnouncements {
     priority: u32,
