@@ -2,8 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{client::Client, findings::MOST_NAMED};
+use super::client::Client;
 use crate::model::{Code, IpFamily};
+
+/// The most endpoints that are named.
+const MOST_NAMED: usize = 3;
 
 /// A chain of another program that drops each new connection that comes to it, or those to some
 /// endpoints.
