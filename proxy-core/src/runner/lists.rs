@@ -4,10 +4,10 @@
 //! two parts. What arrives is newer than a list: the objects that it is about are taken out of
 //! what is left of the list.
 //!
-//! All slices of a Service are in one part, also those that are gone: otherwise it would be without
-//! endpoints between the removal of its last slice and the part with the new one. Services that are
-//! gone come last, so that an address or port that another Service has taken over is served by one
-//! of the two at all times.
+//! No Service may lose between two parts what it has before and after the list. So all slices of a
+//! Service are in one part, also those that are gone, and what arrives about a slice comes with the
+//! rest of its part of the list. A list is not divided if it moves a slice from one Service to
+//! another, or hands an address or port on.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -21,6 +21,7 @@ use crate::{
     model::ServiceName,
     objects::{Event, Kind, Object, ObjectKey},
     parsed::slice::service_of,
+    track::Tracker,
 };
 
 /// The lists that are not applied whole yet.
@@ -37,6 +38,8 @@ struct List {
     places: HashMap<ObjectKey, usize>,
     /// The places of the changes of each part that is not applied yet.
     parts: VecDeque<Vec<usize>>,
+    /// The places of the changes of slices by their Service.
+    slices: HashMap<ServiceName, Vec<usize>>,
 }
 
 /// A change that a list asks for.
@@ -74,7 +77,8 @@ impl List {
                 changes[earlier] = None;
             }
         }
-        Self { kind, arrived, changes, places, parts: VecDeque::new() }
+        let (parts, slices) = Default::default();
+        Self { kind, arrived, changes, places, parts, slices }
     }
 
     /// Adds the removal of an object that the list lacks.
@@ -83,15 +87,23 @@ impl List {
         self.changes.push(Some(Change::Delete(key)));
     }
 
-    /// Divides the changes into parts of so many, or more if a Service has more.
-    fn divide<'a>(&mut self, most: usize, owner: impl Fn(&ObjectKey) -> Option<&'a ServiceName>) {
-        let service = |change: &Option<Change>| match change {
-            Some(Change::Apply(Object::EndpointSlice(slice))) => {
-                let namespace = ObjectKey::new(Kind::EndpointSlice, &slice.metadata).namespace;
-                service_of(slice).map(|service| ServiceName::new(&namespace, service))
+    /// Whether the list may be divided: no Service gets by it what is another's now.
+    fn is_divisible(&self, tracker: &Tracker) -> bool {
+        self.changes.iter().flatten().all(|change| match change {
+            Change::Apply(Object::Service(service)) => !tracker.names_what_another_has(service),
+            Change::Apply(object @ Object::EndpointSlice(_)) => {
+                let owner = tracker.owner(&object.key());
+                owner.is_none_or(|owner| Some(owner) == service_of_slice(object).as_ref())
             }
-            Some(Change::Delete(key)) => owner(key).cloned(),
-            _ => None,
+            _ => true,
+        })
+    }
+
+    /// Divides the changes into parts of so many, or more if a Service has more.
+    fn divide(&mut self, most: usize, tracker: &Tracker) {
+        let service = |change: &Option<Change>| match change.as_ref()? {
+            Change::Apply(object) => service_of_slice(object),
+            Change::Delete(key) => tracker.owner(key).cloned(),
         };
         let services: Vec<_> = self.changes.iter().map(service).collect();
         let mut order: Vec<usize> = (0..self.changes.len()).collect();
@@ -109,30 +121,76 @@ impl List {
             part.push(place);
         }
         self.parts.push_back(part);
+        for (place, service) in services.into_iter().enumerate() {
+            if let Some(service) = service {
+                self.slices.entry(service).or_default().push(place);
+            }
+        }
+    }
+
+    /// Takes out the change of an object.
+    fn take(&mut self, key: &ObjectKey) -> Option<Change> {
+        self.places.remove(key).and_then(|place| self.changes[place].take())
+    }
+
+    /// Takes out the changes of a Service's slices.
+    fn take_slices(&mut self, service: &ServiceName) -> impl Iterator<Item = Change> {
+        let places = self.slices.remove(service).unwrap_or_default();
+        places.into_iter().filter_map(|place| self.changes[place].take())
+    }
+
+    /// Takes out all changes.
+    fn take_all(&mut self) -> impl Iterator<Item = Change> {
+        self.changes.iter_mut().filter_map(Option::take)
     }
 }
 
+/// The Service that a slice is of.
+fn service_of_slice(object: &Object) -> Option<ServiceName> {
+    let Object::EndpointSlice(slice) = object else { return None };
+    service_of(slice).map(|service| ServiceName::new(&object.key().namespace, service))
+}
+
 impl Lists {
-    /// Takes out what an event that is about to be applied makes obsolete. Returns a change that is
-    /// to be applied before the event.
-    fn overtake(&mut self, event: &Event) -> Option<Event> {
+    /// Takes out what an event that is about to be applied makes obsolete. Returns the changes that
+    /// are to be applied before the event.
+    fn overtake(&mut self, event: &Event, tracker: &Tracker) -> Vec<Change> {
         if self.is_empty() {
-            return None;
+            return Vec::new();
         }
+        // The last good state of an object that is malformed now is that of the list.
         let (key, stays) = match event {
             Event::Apply(object) => (object.key(), false),
             Event::Delete(key) => (key.clone(), false),
-            // The last good state is that of the list.
             Event::Malformed { object, .. } => (object.clone(), true),
-            Event::Replace { kind, .. } => {
+            Event::Replace { kind, malformed, .. } => {
+                let of_kind = self.0.iter_mut().filter(|list| list.kind == *kind);
+                let earlier = of_kind
+                    .flat_map(|list| malformed.iter().filter_map(|key| list.take(key)))
+                    .collect();
                 self.0.retain(|list| list.kind != *kind);
-                return None;
+                return earlier;
             }
-            Event::Listed(_) => return None,
+            Event::Listed(_) => return Vec::new(),
         };
-        let list = self.0.iter_mut().find(|list| list.kind == key.kind)?;
-        let change = list.places.remove(&key).and_then(|place| list.changes[place].take());
-        change.filter(|_| stays).map(Event::from)
+        let Some(list) = self.0.iter_mut().find(|list| list.kind == key.kind) else {
+            return Vec::new();
+        };
+        let mut earlier: Vec<_> = list.take(&key).filter(|_| stays).into_iter().collect();
+        let after = match (event, earlier.first()) {
+            (Event::Apply(object), _) | (_, Some(Change::Apply(object))) => Some(object),
+            _ => None,
+        };
+        if matches!(after, Some(Object::Service(service)) if tracker.names_what_another_has(service))
+        {
+            earlier.extend(list.take_all());
+            return earlier;
+        }
+        let services = [tracker.owner(&key).cloned(), after.and_then(service_of_slice)];
+        for service in services.into_iter().flatten() {
+            earlier.extend(list.take_slices(&service));
+        }
+        earlier
     }
 
     /// Takes a part of the oldest list, and with the last one that the list ends.
@@ -158,21 +216,26 @@ impl Runner {
     /// Applies an event, but for a long list, which is kept to be applied in parts. Nothing is
     /// divided before the first sync, which is one of everything.
     pub(super) fn divide(&mut self, event: Event, arrived: Instant) {
-        if let Some(earlier) = self.lists.overtake(&event) {
-            self.apply_event(earlier);
+        for earlier in self.lists.overtake(&event, &self.tracker) {
+            self.apply_event(earlier.into());
         }
         match event {
             Event::Replace { kind, objects, malformed }
-                if objects.len() > self.most_listed
-                    && self.tracker.transition().before().is_some() =>
+                if self.tracker.transition().before().is_some()
+                    && objects.len().max(self.tracker.count(kind)) > self.most_listed =>
             {
                 let mut list = List::new(kind, objects, arrived);
                 let malformed: HashSet<_> = malformed.into_iter().collect();
                 let is_listed = |key: &_| list.places.contains_key(key) || malformed.contains(key);
                 let gone = self.tracker.unlisted(kind, is_listed);
                 gone.into_iter().for_each(|key| list.remove(key));
-                list.divide(self.most_listed, |key| self.tracker.owner(key));
-                self.lists.0.push_back(list);
+                if list.is_divisible(&self.tracker) {
+                    list.divide(self.most_listed, &self.tracker);
+                    self.lists.0.push_back(list);
+                } else {
+                    list.take_all().for_each(|change| self.apply_event(change.into()));
+                    self.apply_event(Event::Listed(kind));
+                }
             }
             event => self.apply_event(event),
         }
@@ -199,10 +262,6 @@ impl Runner {
             self.apply_changes(arrived, |runner| {
                 events.into_iter().for_each(|event| runner.apply_event(event));
             });
-            // Observers learn by a sync that the list is done.
-            if self.lists.is_empty() && !self.parts_took.is_zero() {
-                self.oldest_change.get_or_insert(arrived);
-            }
         }
     }
 }

@@ -271,6 +271,10 @@ impl Runner {
         }
         self.look_for_changes(arrived);
         if self.lists.is_empty() {
+            // Observers learn by a sync that a list is done.
+            if !self.parts_took.is_zero() {
+                self.oldest_change.get_or_insert(arrived);
+            }
             let queries = mem::take(&mut self.queries);
             queries.into_iter().for_each(|query| query.answer(&self.tracker));
         }
@@ -305,7 +309,8 @@ impl Runner {
 
     /// Resolves what came in at `arrived`.
     fn look_for_changes(&mut self, arrived: Instant) {
-        self.tracker.advance(arrived.into_std());
+        // Not by the time at which a list arrived: time does not run backwards.
+        self.tracker.advance(Instant::now().into_std());
         self.node_wait.update(&mut self.tracker, &*self.observer, arrived);
         let missing = self.tracker.waits_for();
         if self.waits_for != missing {
@@ -417,6 +422,7 @@ impl Runner {
         }
         let change = self.tracker.transition();
         let is_part = !self.lists.is_empty();
+        let ends_list = !is_part && !self.parts_took.is_zero();
         // A list is as one sync, however many parts it has.
         let wait = if is_part && result.is_ok() {
             self.parts_took += duration;
@@ -425,7 +431,7 @@ impl Runner {
             self.config.pace.wait_after(mem::take(&mut self.parts_took) + duration)
         };
         self.not_without_changes_before = after(now, wait);
-        if has_changes || result.is_err() {
+        if has_changes || ends_list || result.is_err() {
             self.not_before = self.not_without_changes_before;
         }
         if compares {

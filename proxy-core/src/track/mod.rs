@@ -472,6 +472,11 @@ impl Tracker {
         known.filter(|key| !is_listed(key)).collect()
     }
 
+    /// The number of known objects of a kind that have no problems.
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        self.keys(kind).count()
+    }
+
     /// The Service that an object is of: the owner of a slice. `None` for other kinds.
     pub(crate) fn owner(&self, key: &ObjectKey) -> Option<&ServiceName> {
         match key.kind {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet, hash_map},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -12,7 +13,8 @@ use super::{
 };
 use crate::{
     explain::LostFrontend,
-    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
+    model::{IpFamily, PerFamily, ServiceName, ServicePortId, parse_ip},
+    objects::{self, Kind, ObjectKey},
     parsed::{
         problem::{Problem, Problems},
         service::{Addresses, Service},
@@ -43,6 +45,28 @@ impl ListeningPort {
 pub(super) type AllSurroundings = PerFamily<NodeContext>;
 
 impl Tracker {
+    /// Whether a Service names an address and port, or a node port, that another one has.
+    pub(crate) fn names_what_another_has(&self, service: &objects::Service) -> bool {
+        let spec = &service.spec;
+        let ingress = service.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
+        let ips = [&spec.cluster_ip].into_iter().chain(&spec.cluster_ips).chain(&spec.external_ips);
+        let ips: Vec<_> = ips.chain(ingress).filter_map(|ip| parse_ip(ip).ok()).collect();
+        let has_another = |ip, family, protocol, port: i64| {
+            let Ok(port) = port.try_into() else { return false };
+            let winner = self.listeners.winner(&ListenerKey { ip, family, protocol, port });
+            winner.is_some_and(|winner| {
+                service_key(&winner.id().name.service)
+                    != ObjectKey::new(Kind::Service, &service.metadata)
+            })
+        };
+        spec.ports.iter().any(|port| {
+            let Ok(protocol) = port.protocol.parse() else { return false };
+            let at_ip = |ip: &IpAddr| has_another(Some(*ip), IpFamily::of(ip), protocol, port.port);
+            let at_node = |family| has_another(None, family, protocol, port.node_port);
+            ips.iter().any(at_ip) || IpFamily::ALL.into_iter().any(at_node)
+        })
+    }
+
     /// Returns what Services are resolved against now.
     pub(super) fn surroundings(&self) -> AllSurroundings {
         PerFamily::from_fn(|family| NodeContext {

@@ -11,7 +11,7 @@ mod slow_start;
 mod syncs;
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     future::pending,
     sync::{
         Arc, Mutex,
@@ -62,6 +62,8 @@ struct Told {
 #[derive(Debug, Default)]
 struct Log {
     asked: Vec<Asked>,
+    /// The frontends that lead to endpoints, in each call.
+    served: Vec<BTreeSet<String>>,
     told: Vec<Told>,
     failed: Vec<String>,
     requested: usize,
@@ -102,6 +104,11 @@ impl Proxier for Recorder {
                 is_full: change.is_resync(),
                 size: change.after().service_ports.len(),
             });
+            let ports = change.after().service_ports.values();
+            let served = ports.filter(|port| !port.cluster.is_empty()).flat_map(|port| {
+                port.frontends.iter().map(|at| format!("{:?} {}", at.at, at.port))
+            });
+            log.served.push(served.collect());
             let succeeds = log.outcomes.pop_front().unwrap_or(true);
             let requeue_after = succeeds.then(|| log.revisits.pop_front()).flatten().flatten();
             log.asks_to_be_revisited |= requeue_after.is_some();
