@@ -136,9 +136,10 @@ impl Forwarder {
     /// Sets the families whose endpoints see the address of a client from elsewhere instead of the
     /// node's, where the [action](Listener::action) of the listener has the client never
     /// masqueraded. The ports are the node's. The caller has the system deliver what endpoints send
-    /// to clients to sockets of this program that have `IP_TRANSPARENT`; none at first. If the first
-    /// connections show that answers do not come back, a family is given up until the next call.
-    /// SCTP is left out.
+    /// to clients to sockets of this program that have `IP_TRANSPARENT`; none at first. If
+    /// connections show that answers do not come back, as they succeed from the node's address
+    /// alone, the client is left out for a while or, with several clients, the family. SCTP is left
+    /// out.
     pub fn show_clients(&self, families: PerFamily<bool>) {
         self.shared.showing.set(families);
     }

@@ -9,7 +9,7 @@ use std::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use socket2::Socket;
@@ -166,7 +166,9 @@ impl Shared {
         }
         let client = ends.client.ip().to_canonical();
         let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
-        clients.are_behind(client, endpoint.ip()).then_some(client)
+        let is_shown = clients.are_behind(client, endpoint.ip())
+            && self.showing.shows(protocol, client, endpoint.ip(), Instant::now());
+        is_shown.then_some(client)
     }
 
     /// The size of the receive buffer, and of the send buffer, of one more listener.

@@ -164,3 +164,38 @@ fn a_local_endpoint_sees_a_client_from_elsewhere_as_far_as_the_node_allows_it() 
         });
     }
 }
+
+/// The same as another client of the host, with the address 10.0.2.8.
+fn other_seen_by_tcp(address: &str) -> String {
+    run("ip route replace default via 10.0.2.1 src 10.0.2.8");
+    let seen = seen_by_tcp(address);
+    run("ip route replace default via 10.0.2.1");
+    seen
+}
+
+#[test]
+fn failures_are_judged_by_whose_they_are() {
+    in_namespace(|| {
+        let mut node = node(CaptureMode::Nftables);
+        let place = here();
+        on_a_host(&place, "pod", "10.0.1", 2, || {
+            // As a NetworkPolicy does.
+            run("nft add table ip blocked");
+            run("nft add chain ip blocked in { type filter hook input priority 0; }");
+            run("nft add rule ip blocked in ip saddr 10.0.2.8 drop");
+            serve();
+        });
+        sync(&mut node);
+        on_a_host(&place, "outside", "10.0.2", 7, || {
+            let here = "198.51.100.1:80";
+            run("ip addr add 10.0.2.8/24 dev eth0");
+            for _ in 0..4 {
+                assert_eq!(other_seen_by_tcp(here), "10.0.1.1", "kept away by its address");
+            }
+            assert_eq!([seen_by_tcp(here), seen_by_udp(here)], ["10.0.2.7"; 2]);
+            // After a success, too, answers may come back no longer.
+            run(&format!("nsenter --net={place} ip rule del pref 83"));
+            assert_eq!([seen_by_tcp(here), seen_by_udp(here)], ["10.0.1.1"; 2]);
+        });
+    });
+}

@@ -4,7 +4,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use socket2::SockRef;
@@ -113,8 +113,8 @@ pub(super) async fn connect(
     None
 }
 
-/// Connects to an endpoint from the address of the client or, if nothing answers there, from the
-/// node's.
+/// Connects to an endpoint from the address of the client or, if that fails and the endpoint has not
+/// refused, from the node's at once.
 async fn show(
     shared: &Shared,
     port: &Port,
@@ -122,26 +122,36 @@ async fn show(
     client: IpAddr,
     limit: Duration,
 ) -> io::Result<TcpStream> {
-    let family = IpFamily::of(&client);
     let shown = attempt(shared, Protocol::Tcp, endpoint, Some(client), limit).await;
     let error = match shown {
-        Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => error,
-        answered => {
-            shared.showing.worked(family);
-            return answered;
+        Ok(stream) => {
+            shared.showing.worked(client, endpoint.ip());
+            return Ok(stream);
         }
+        Err(error)
+            if error.kind() == io::ErrorKind::ConnectionRefused
+                || shared.platform.is_exhausted(&error) =>
+        {
+            return Err(error);
+        }
+        Err(error) => error,
     };
+    let stream = attempt(shared, Protocol::Tcp, endpoint, None, limit).await?;
+    // A client whose ports are all connected to the endpoint shows nothing about answers.
+    if error.kind() == io::ErrorKind::AddrNotAvailable {
+        return Ok(stream);
+    }
     if port.is_warning_due() {
         tracing::warn!(
             service = %port.id().name, %endpoint, %client, err = %ErrorChain(&error),
-            "Failed to connect from the client's address; trying from the node's"
+            "Failed to connect from the client's address, unlike from the node's, which the endpoint sees"
         );
     }
-    let stream = attempt(shared, Protocol::Tcp, endpoint, None, limit).await?;
-    if shared.showing.failed(family) {
+    if shared.showing.failed(client, endpoint.ip(), Instant::now()) {
         tracing::warn!(
-            %family,
-            "Endpoints see the node instead of clients for a minute: their answers to clients do not come back here"
+            family = %IpFamily::of(&client),
+            "Endpoints see the node instead of clients: their answers to clients do not come back \
+             here; single connections try it again"
         );
     }
     Ok(stream)
