@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::facts::KnownNode;
 use crate::{
-    model::{IpFamily, LocalPods},
+    model::{IpFamily, LocalPods, Protocol},
     proxier::Mode,
     state::{Action, Masquerade, PoolKind, ResolvedServicePort},
 };
@@ -105,8 +105,12 @@ pub struct Route {
 /// Returns the routes of a frontend with this action, which cover all clients.
 pub(super) fn routes(action: Action, port: &ResolvedServicePort, node: &KnownNode) -> Vec<Route> {
     // Userspace mode ends connections itself, but comes from the client's address where the policy
-    // is `Local`, if rules lead to it.
+    // is `Local`, if rules lead to it; never with SCTP, nor to the node itself (`hostNetwork`).
     let is_relayed = node.mode.as_deref() == Some(Mode::USERSPACE.as_str());
+    let mut local_endpoints = port.local.iter().map(|endpoint| endpoint.address.ip());
+    let never_shown = is_relayed
+        && (port.id.name.protocol == Protocol::Sctp
+            || local_endpoints.all(|ip| node.addresses.contains(&ip)));
     let route = |clients, pool, masqueraded: bool| {
         let sees = if masqueraded || is_relayed { Sees::Node } else { Sees::Client };
         let endpoints = port.pool(pool).len();
@@ -115,7 +119,10 @@ pub(super) fn routes(action: Action, port: &ResolvedServicePort, node: &KnownNod
     let none = |clients, to| Route { clients, to, endpoints: 0, pod_sees: None };
     let local = |clients| match port.local.is_empty() {
         true => none(clients, RouteEnd::Dropped),
-        false => Route { pod_sees: Some(Sees::Client), ..route(clients, PoolKind::Local, false) },
+        false => {
+            let sees = if never_shown { Sees::Node } else { Sees::Client };
+            Route { pod_sees: Some(sees), ..route(clients, PoolKind::Local, false) }
+        }
     };
     match action {
         Action::Pool { pool, masquerade } => match masquerade {

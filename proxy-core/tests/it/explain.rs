@@ -110,6 +110,29 @@ fn a_note_has_the_worst_that_is_wrong() {
     }
 }
 
+/// In userspace mode, clients are shown to local endpoints, but not to the node, and not with SCTP.
+#[test]
+fn a_proxy_shows_clients_to_some_local_endpoints() {
+    for (protocol, at, source) in [
+        ("TCP", "10.1.0.9", "with the client's address"),
+        ("SCTP", "10.1.0.9", "with the node's address"),
+        ("TCP", "192.168.10.1", "with the node's address"),
+    ] {
+        let web = service("web", "10.96.0.1")
+            .set("spec.type", "LoadBalancer")
+            .set("spec.externalTrafficPolicy", "Local")
+            .port("http", protocol, 80)
+            .ingress("203.0.113.7");
+        let here = slice("web", "a").port("http", protocol, 8080).endpoint(endpoint(at, NODE));
+        let mut tracker = cluster([&web, &here]);
+        tracker.set_capabilities(Capabilities::KUBE_PROXY, Mode::USERSPACE);
+        tracker.resolve();
+        let question = format!("198.51.100.9 -> 203.0.113.7:80/{}", protocol.to_lowercase());
+        let answer = ask(&tracker, &question);
+        assert!(answer.sentence.contains(source), "{protocol} {at}: {answer}");
+    }
+}
+
 #[test]
 fn each_endpoint_that_is_left_out_has_its_reason() {
     let web = || service("web", "10.96.0.1").port("http", "TCP", 80);
