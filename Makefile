@@ -107,6 +107,7 @@ forget-skipped:
 # Fails if a test was skipped that testing/skipped.txt does not name.
 skipped:
 	@scripts/test-check-skipped.sh
+	@scripts/test-vm-results.sh
 	@scripts/check-skipped.sh $(SWITCHYARD_SKIPPED)
 
 fmt:

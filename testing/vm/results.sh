@@ -36,8 +36,17 @@ trap 'rm -f "$status"' EXIT
     "$runner" "$self" inside "$directory" "$@" || result=$?
     echo "$result" >"$status"
 } | tr -d '\r' | awk -v mark="$mark" -v directory="$directory" '
-    index($0, mark) == 1 { name = substr($0, length(mark) + 2); file = name ? directory "/" name : ""; started = 0; next }
-    file { if (started++) print >> file; else print > file; next }
+    # Whole results replace those of before: a machine that ends early leaves a part.
+    index($0, mark) == 1 {
+        if (file) { close(file); system("mv -- '\''" file "'\'' '\''" directory "/" name "'\''"); file = ""; next }
+        name = substr($0, length(mark) + 2)
+        if (name !~ /^[A-Za-z0-9._-]+$/) { print; next }
+        file = directory "/" name ".new"
+        printf "" > file
+        next
+    }
+    file { print > file; next }
     { print; fflush() }
+    END { if (file) { close(file); system("rm -f -- '\''" file "'\''") } }
 '
 exit "$(cat "$status")"
