@@ -4,22 +4,20 @@
 use std::{
     io::{self, Write},
     process::ExitCode,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use switchyard_core::{
     error::ErrorChain,
-    explain::{Known, Picture},
+    explain::{Known, KnownService},
     proxier::Mode,
-    state::ResolvedServicePort,
 };
 use switchyard_netlink::{kernel::families, route};
-use switchyard_nft_ruleset::{Family, Table};
+use switchyard_nft_ruleset::{Family, Table, bytecode::Budget};
 
 use crate::{
     Failure, backends,
-    comparison::{objects::Objects, report::Report},
+    comparison::{objects::Objects, report::Report, service},
     config::{
         self, Loaded,
         cli::{FromArguments, OutputFormat},
@@ -38,6 +36,8 @@ const FAILED: u8 = 3;
 const ATTEMPTS: usize = 3;
 /// The time for which tables that change are read again.
 const READ_FOR: Duration = Duration::from_secs(10);
+/// The time for which tables are evaluated; what takes longer is not understood.
+const EVALUATE_FOR: Duration = Duration::from_secs(600);
 
 /// Compares, prints the report, and returns the exit status.
 pub fn run(asked: &FromArguments, flags: &Flags) -> ExitCode {
@@ -73,7 +73,7 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
     let settings = &loaded.settings;
     let nft = backends::nft_config(&settings.backend, families());
     let addresses = route::interface_addresses()?;
-    let (node, services, ports) = match &settings.source {
+    let (node, services): (_, Vec<KnownService>) = match &settings.source {
         SourceSettings::Manifests(directory) if asked.from.is_none() => {
             let problems = &mut io::stderr().lock();
             let mut tracker =
@@ -81,8 +81,9 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             // As the running proxy, and unlike commands that answer on any machine.
             tracker.set_interface_addresses(addresses.iter().copied());
             tracker.resolve();
-            let ports = tracker.state().service_ports.values().cloned().collect();
-            (Known::node(&tracker), Known::names(&tracker).count(), ports)
+            let names = Known::names(&tracker);
+            let services = names.filter_map(|name| Known::service(&tracker, name)).collect();
+            (Known::node(&tracker), services)
         }
         _ => {
             let picture = match &asked.from {
@@ -93,8 +94,7 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
                     explain::snapshot::read(&text[..])?
                 }
             };
-            let ports = programmed(&picture);
-            (picture.node, picture.services.len(), ports)
+            (picture.node, picture.services)
         }
     };
     if let Some(mode) = node.mode.as_deref().filter(|mode| *mode != Mode::NFTABLES.as_str()) {
@@ -103,24 +103,20 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
         );
     }
     let begun = Instant::now();
-    let mut report = Report { services, ..Report::default() };
+    let budget = Budget::new(EVALUATE_FOR);
+    let mut report = Report { services: services.len(), ..Report::default() };
+    // Those that the kernel has not refused.
+    let known = || services.iter().flat_map(|one| &one.ports).filter(|one| one.refused.is_none());
+    let ports: Vec<_> = known().filter_map(|port| port.resolved.clone()).collect();
     for family in Family::ALL {
         if !*nft.families.get(family.into()) || node.refused.get(family.into()).is_some() {
             continue;
         }
         let table = Table::new(family, &*nft.table);
-        report.compare(
-            &table,
-            &Objects::new(family, &node.settings, &ports, &addresses),
-            READ_FOR,
-        )?;
+        let objects = Objects::new(family, &node.settings, &ports, &addresses);
+        let objects = objects.drained(known().flat_map(service::drained));
+        report.compare(&table, &objects, READ_FOR, &budget)?;
     }
     report.milliseconds = begun.elapsed().as_millis() as u64;
     Ok(report)
-}
-
-/// The Service ports that the kernel has not refused.
-fn programmed(picture: &Picture) -> Vec<Arc<ResolvedServicePort>> {
-    let ports = picture.services.iter().flat_map(|service| &service.ports);
-    ports.filter(|port| port.refused.is_none()).filter_map(|port| port.resolved.clone()).collect()
 }

@@ -6,11 +6,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    iter,
     rc::Rc,
 };
 
 use switchyard_core::{model::ServicePortId, state::PoolKind};
-use switchyard_nft_ruleset::bytecode::{Domain, End, Fate, Memory, Packets, Program};
+use switchyard_nft_ruleset::bytecode::{Budget, Domain, End, Fate, Memory, Packets, Program};
 
 use super::objects::{Asked, Class};
 
@@ -20,9 +21,28 @@ type Address = (u128, u16);
 /// The pool of a Service port.
 type PoolId<'a> = (&'a ServicePortId, PoolKind);
 
-/// The report of clients that are remembered at an endpoint, with their fate if that is not what is
-/// asked for.
-type See<'s> = dyn FnMut(&Class<'_>, &Packets, Option<&Fate>, Address) + 's;
+/// The most packets of remembered clients that are tried for a Service port, unless it has more
+/// classes than a quarter of this: of each class, some are.
+const MOST: usize = 4_096;
+const MOST_LEAST: usize = 4;
+
+/// What became of clients that are remembered.
+pub struct Tried<'t> {
+    pub packets: &'t Packets,
+    pub fate: &'t Fate,
+    /// The endpoint at which they are remembered; `None` in a set of which nothing is known.
+    pub endpoint: Option<Address>,
+    /// Whether they go back, and stay remembered.
+    pub is_right: bool,
+    /// Whether they stay remembered as the objects ask for, wherever they go.
+    pub is_remembered: bool,
+}
+
+/// The report of clients.
+type See<'s> = dyn FnMut(&Class<'_>, Tried<'_>) + 's;
+
+/// A memory, with its endpoint, and whether it is one of the class's own Service port.
+type Known = (Memory, Address, bool);
 
 /// Packets whose clients are looked up in some sets.
 struct Seen<'a> {
@@ -45,7 +65,7 @@ impl<'a> Clients<'a> {
     /// Whether first connections with a fate are remembered as the class asks for.
     pub fn are_remembered(&mut self, class: &Class<'a>, fate: &Fate) -> bool {
         let Some((id, affinity)) = class.affinity() else {
-            return fate.remembered.is_empty();
+            return fate.remembered.is_empty() && fate.asked.is_empty();
         };
         let known = self.of_pools.entry(id).or_default();
         fate.ends.keys().all(|end| {
@@ -74,69 +94,140 @@ impl<'a> Clients<'a> {
                 }
             }
         }
-        if !fate.asked.is_empty() {
+        // What looks clients up that are not to be remembered is wrong already.
+        if !fate.asked.is_empty() && class.affinity().is_some() {
             self.seen.push(Seen { class: class.clone(), packets, sets: fate.asked });
         }
     }
 
-    /// Compares the fates of clients that are remembered.
-    pub fn compare(&self, program: &Program, local: &Domain, see: &mut See<'_>) {
-        for Seen { class, packets, sets } in &self.seen {
-            for set in sets {
-                for (memory, address, is_own) in self.memories(program, class, set) {
-                    for (packets, fate) in program.fates_of(packets, local, &memory) {
-                        let is_right = self.is_right(class, &fate, address, is_own);
-                        see(class, &packets, (!is_right).then_some(&fate), address);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The memories that a set may have, with their endpoints, and whether these are of the class's
-    /// own Service port.
-    fn memories(
+    /// Compares the fates of clients that are remembered. Returns how many packets were left out.
+    pub fn compare(
         &self,
         program: &Program,
-        class: &Class<'a>,
-        set: &str,
-    ) -> BTreeSet<(Memory, Address, bool)> {
-        let written = self.written.get(set).into_iter().flatten();
-        let is_own = |id: &ServicePortId| class.port.is_some_and(|port| port.id == *id);
-        let mut memories: BTreeSet<_> =
-            written.map(|(memory, at, id)| (memory.clone(), *at, is_own(id))).collect();
-        // As before the timeout was changed: nothing is written any more.
-        if memories.is_empty()
-            && program.has_endpoints(set)
-            && let Some((id, _)) = class.affinity()
-            && let Some(known) = self.of_pools.get(&id)
-        {
-            let earlier = known.keys().map(|address| {
-                let memory = Memory {
-                    set: set.into(),
-                    endpoint: Some(*address),
-                    milliseconds: 0,
-                    renews: true,
-                };
-                (memory, *address, true)
-            });
-            memories.extend(earlier);
+        local: &Domain,
+        budget: &Budget,
+        see: &mut See<'_>,
+    ) -> usize {
+        let mut classes: HashMap<_, usize> = HashMap::new();
+        for class in self.seen.iter().filter_map(|seen| seen.class.affinity()) {
+            *classes.entry(class.0.0).or_default() += 1;
         }
-        memories
+        let mut left = 0;
+        for (number, seen) in self.seen.iter().enumerate() {
+            let Some(((port, _), _)) = seen.class.affinity() else { continue };
+            let of_port = classes.get(port).copied().unwrap_or(1);
+            let most = (MOST / of_port.max(1)).max(MOST_LEAST);
+            left += self.compare_class(seen, (most, number), (program, local, budget), see);
+        }
+        left
+    }
+
+    /// Compares one class, of whose memories as many are tried, from this one on.
+    fn compare_class(
+        &self,
+        Seen { class, packets, sets }: &Seen<'a>,
+        (most, from): (usize, usize),
+        (program, local, budget): (&Program, &Domain, &Budget),
+        see: &mut See<'_>,
+    ) -> usize {
+        let mut try_all = |known: &[&Known]| {
+            let memories: Vec<&Memory> = known.iter().map(|(memory, ..)| memory).collect();
+            for (packets, fate) in program.fates_of(packets, local, &memories, budget) {
+                let is_right = |known: &&Known| self.is_right(class, &fate, known.1, known.2);
+                let is_own = |known: &&Known| known.2;
+                see(
+                    class,
+                    Tried {
+                        packets: &packets,
+                        fate: &fate,
+                        endpoint: known.first().map(|(_, address, _)| *address),
+                        is_right: known.iter().any(is_right),
+                        is_remembered: known.iter().all(is_own) && self.stay(class, &fate),
+                    },
+                );
+            }
+        };
+        let mut all: Vec<Known> = Vec::new();
+        let mut pairs: Vec<[Known; 2]> = Vec::new();
+        let mut left = 0;
+        for set in sets.iter().cycle().skip(from % sets.len().max(1)).take(sets.len()) {
+            let (count, memories) = self.memories(program, class, set);
+            if count == 0 {
+                // Nobody knows whose elements these are.
+                try_all(&[]);
+            }
+            let before = all.len();
+            if before >= most {
+                left += count;
+                continue;
+            }
+            let each = (most / sets.len()).max(1);
+            let step = count.div_ceil(each).max(1);
+            all.extend(memories.skip(from % step).step_by(step));
+            left += count - (all.len() - before);
+            // The client may be in two sets, with different endpoints.
+            if let (Some([.., one]), Some([other, ..])) = (all.get(..before), all.get(before..)) {
+                pairs.push([one.clone(), other.clone()]);
+            }
+        }
+        all.iter().for_each(|known| try_all(&[known]));
+        pairs.iter().for_each(|[first, last]| try_all(&[first, last]));
+        left
+    }
+
+    /// The memories that a set may have, and their number.
+    fn memories<'s>(
+        &'s self,
+        program: &Program,
+        class: &'s Class<'a>,
+        set: &'s str,
+    ) -> (usize, Box<dyn Iterator<Item = Known> + 's>) {
+        if let Some(written) = self.written.get(set) {
+            let is_own = |id: &ServicePortId| class.port.is_some_and(|port| port.id == *id);
+            let known =
+                written.iter().map(move |(memory, at, id)| (memory.clone(), *at, is_own(id)));
+            return (written.len(), Box::new(known));
+        }
+        // As before the timeout was changed: nothing is written any more.
+        let of_pool = class.affinity().and_then(|(id, _)| self.of_pools.get(&id));
+        match of_pool.filter(|_| program.has_endpoints(set)) {
+            Some(known) => {
+                let earlier = known.keys().map(move |address| {
+                    let memory = Memory {
+                        set: set.into(),
+                        endpoint: Some(*address),
+                        milliseconds: 0,
+                        renews: true,
+                    };
+                    (memory, *address, true)
+                });
+                (known.len(), Box::new(earlier))
+            }
+            None => (0, Box::new(iter::empty())),
+        }
     }
 
     /// Whether clients that are remembered go back, and stay remembered. Clients of other Services
     /// must be led as if they were not remembered.
     fn is_right(&self, class: &Class<'a>, fate: &Fate, address: Address, is_own: bool) -> bool {
         let Asked::Pool { ends, .. } = &class.asked else { return class.asked.is(fate) };
-        let end = ends.iter().find(|end| to(end) == Some(address));
-        let (Some(end), Some((id, _)), true) = (end, class.affinity(), is_own) else {
-            return class.asked.is(fate);
-        };
-        let known = self.of_pools.get(&id).and_then(|known| known.get(&address));
-        fate.ends.len() == 1
-            && fate.ends.contains_key(end)
-            && known.is_some_and(|known| fate.remembered.get(end) == Some(known))
+        match ends.iter().find(|end| to(end) == Some(address)) {
+            Some(end) if is_own => {
+                fate.ends.len() == 1 && fate.ends.contains_key(end) && self.stay(class, fate)
+            }
+            _ => class.asked.is(fate),
+        }
+    }
+
+    /// Whether clients with this fate are remembered as those whose connection was the first.
+    fn stay(&self, class: &Class<'a>, fate: &Fate) -> bool {
+        let known = class.affinity().and_then(|(id, _)| self.of_pools.get(&id));
+        known.is_some_and(|known| {
+            fate.ends.keys().all(|end| {
+                let of_endpoint = to(end).and_then(|address| known.get(&address));
+                of_endpoint.is_some_and(|of| fate.remembered.get(end) == Some(of))
+            })
+        })
     }
 }
 

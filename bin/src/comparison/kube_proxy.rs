@@ -31,8 +31,15 @@ pub fn reason(
     if class.port.is_some() && objects.is_loopback(&class.packets) && is_untouched() {
         return Some(LOCALHOST);
     }
-    let Asked::Pool { pool, algorithm, ends, .. } = &class.asked else { return None };
-    if fate.ends.len() != ends.len() || !are_remembered {
+    let id = &class.port?.id;
+    let drained = fate.ends.keys().filter(|end| objects.is_drained(id, end)).count();
+    let Asked::Pool { pool, algorithm, ends, .. } = &class.asked else {
+        // All endpoints have weight 0, and no class of nothing remembers clients.
+        let is_remembered = class.port.is_some_and(|port| port.affinity.is_some());
+        let is_meant = drained == fate.ends.len() && (is_remembered || are_remembered);
+        return is_meant.then_some(WEIGHTS);
+    };
+    if fate.ends.len() != ends.len() + drained || !are_remembered {
         return None;
     }
     let client = class.packets.get(PacketField::Source).single();
@@ -48,16 +55,20 @@ pub fn reason(
         }
         is_hairpin = true;
     }
-    let is_even = fate.ends.values().all(|(part, whole)| part * ends.len() as u64 == *whole);
-    let is_random = ends.len() == 1 || fate.choices == BTreeSet::from([Choice::Random]);
+    let all = fate.ends.len();
+    let is_even = fate
+        .ends
+        .values()
+        .all(|(part, whole)| u128::from(*part) * all as u128 == u128::from(*whole));
+    let is_random = all == 1 || fate.choices == BTreeSet::from([Choice::Random]);
     match is_even && is_random {
-        true if is_weighted(pool) => Some(WEIGHTS),
-        true if !matches!(algorithm, LbAlgorithm::Random) && ends.len() > 1 => Some(ALGORITHM),
+        true if is_weighted(pool) || drained > 0 => Some(WEIGHTS),
+        true if !matches!(algorithm, LbAlgorithm::Random) && all > 1 => Some(ALGORITHM),
         true => is_hairpin.then_some(HAIRPIN),
         false => None,
     }
 }
 
 fn is_weighted(pool: &Pool) -> bool {
-    pool.iter().any(|endpoint| endpoint.weight != pool[0].weight)
+    pool.windows(2).any(|pair| pair[0].weight != pair[1].weight)
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -51,6 +51,30 @@ impl<'a> Class<'a> {
             Asked::End(_) => None,
         }
     }
+
+    /// Passes on what is asked for clients that are remembered at an endpoint: that they go there,
+    /// or nowhere if the pool has no such endpoint.
+    pub fn with_client_of<T>(
+        &self,
+        endpoint: (u128, u16),
+        packets: Packets,
+        see: impl FnOnce(&Class<'_>) -> T,
+    ) -> T {
+        let mut narrow = Class { packets, ..self.clone() };
+        let one: Pool;
+        if let Asked::Pool { pool: all, ends: of_all, .. } = &self.asked
+            && let Asked::Pool { pool, ends, .. } = &mut narrow.asked
+        {
+            let is_own =
+                |one: &Endpoint| (number(one.address.ip()), one.address.port()) == endpoint;
+            let own = all.iter().zip(of_all).filter(|(one, _)| is_own(one));
+            let (kept, kept_ends): (Vec<_>, Vec<_>) =
+                own.map(|(one, end)| (*one, end.clone())).unzip();
+            one = kept.into();
+            (*pool, *ends) = (&one, kept_ends);
+        }
+        see(&narrow)
+    }
 }
 
 /// The fate that is asked for.
@@ -89,6 +113,8 @@ pub struct Objects<'a> {
     loopback: Domain,
     /// The endpoints that may be on this node, whose connections to themselves are masqueraded.
     hairpin: HashSet<(Protocol, IpAddr, u16)>,
+    /// The endpoints whose weight is 0.
+    drained: HashSet<(&'a ServicePortId, SocketAddr)>,
     /// Addresses and ports that other Services have; `None` if the ports are those of all Services.
     others: Option<&'a [(Protocol, u16, IpAddr)]>,
 }
@@ -116,7 +142,28 @@ impl<'a> Objects<'a> {
         });
         let hairpin = hairpin.collect();
         let loopback = Domain::new(loopback);
-        Self { family, node, ports, local, loopback, hairpin, others: None }
+        let drained = HashSet::new();
+        Self { family, node, ports, local, loopback, hairpin, drained, others: None }
+    }
+
+    /// Adds the endpoints whose weight is 0, which are in no pool.
+    #[must_use]
+    pub fn drained(
+        mut self,
+        endpoints: impl IntoIterator<Item = (&'a ServicePortId, SocketAddr)>,
+    ) -> Self {
+        self.drained.extend(endpoints);
+        self
+    }
+
+    /// Whether packets go to an endpoint of the port whose weight is 0.
+    pub fn is_drained(&self, port: &ServicePortId, end: &End) -> bool {
+        let End::Passed { to: Some((ip, number)), .. } = *end else { return false };
+        let ip = match self.family {
+            Family::Ip => IpAddr::V4((ip as u32).into()),
+            Family::Ip6 => IpAddr::V6(ip.into()),
+        };
+        self.drained.contains(&(port, SocketAddr::new(ip, number)))
     }
 
     /// Takes the ports for those of a part of the Services: the packets about which other Services

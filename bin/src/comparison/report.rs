@@ -12,16 +12,17 @@ use serde::Serialize;
 use switchyard_core::model::LbAlgorithm;
 use switchyard_nft_ruleset::{
     Family, Table, TransportError,
-    bytecode::{Choice, End, Fate, Memory, PacketField, Packets, Program},
+    bytecode::{Budget, Choice, End, Fate, Memory, PacketField, Packets, Program},
 };
 
 use super::{
-    clients::Clients,
+    clients::{Clients, Tried},
     kube_proxy,
     objects::{Asked, Class, Objects},
 };
 
-/// The most differences that a report has; others are counted.
+/// The most differences that a report has, beside the first one of each Service; others are counted.
+/// As many are listed of those that have a reason.
 const MOST: usize = 1_000;
 /// The most ends that a sentence names.
 const MOST_ENDS: usize = 4;
@@ -63,13 +64,25 @@ pub struct Report {
     pub of_kube_proxy: bool,
     /// The classes that differ.
     pub differences: Vec<Difference>,
-    /// The number of those that are not listed.
+    /// The number of those that are not listed, each of a Service of which another is.
     pub more: usize,
+    /// The number of packets that were sent for clients that are remembered somewhere.
+    pub clients: usize,
+    /// The number of such packets that were left out, as there were too many.
+    pub clients_left: usize,
+    /// The number of classes that differ, without those that genuine kube-proxy means.
+    pub different: usize,
+    /// The numbers of those that it means, by reasons.
+    pub meant: BTreeMap<&'static str, usize>,
+    /// The numbers of classes that differ, by Services.
+    #[serde(skip)]
+    pub of_services: BTreeMap<Option<String>, usize>,
 }
 
 impl Report {
     /// Compares a family's table with the objects, and adds the result. A table that changes while
-    /// it is read is read again, unless `limit` has passed.
+    /// it is read is read again, unless `limit` has passed. What the budget does not suffice for is
+    /// not understood.
     ///
     /// # Errors
     /// If the table cannot be read.
@@ -78,6 +91,7 @@ impl Report {
         table: &Table,
         objects: &Objects<'_>,
         limit: Duration,
+        budget: &Budget,
     ) -> Result<(), TransportError> {
         let family = table.family;
         let Some(program) = Program::read(table, limit)? else {
@@ -97,7 +111,7 @@ impl Report {
         self.of_kube_proxy |= is_of_kube_proxy;
         let mut clients = Clients::default();
         objects.classes(&mut |class: Class<'_>| {
-            let fates = program.fates(&class.packets, &objects.local);
+            let fates = program.fates(&class.packets, &objects.local, budget);
             let class = Rc::new(class);
             for (packets, fate) in fates {
                 self.classes += 1;
@@ -114,17 +128,40 @@ impl Report {
                 clients.see(&class, packets, fate);
             }
         });
-        clients.compare(&program, &objects.local, &mut |class, packets, fate, endpoint| {
+        let left = clients.compare(&program, &objects.local, budget, &mut |class, tried| {
             self.classes += 1;
-            if let Some(fate) = fate {
-                self.add(difference(family, class, packets, fate, Some(endpoint)));
+            self.clients += 1;
+            if !tried.is_right {
+                let Tried { packets, fate, endpoint, is_remembered, .. } = tried;
+                let mut found = difference(family, class, packets, fate, endpoint);
+                if let Some(endpoint) = endpoint.filter(|_| is_of_kube_proxy) {
+                    let packets = packets.clone();
+                    found.reason = class.with_client_of(endpoint, packets, |class| {
+                        kube_proxy::reason(class, objects, fate, is_remembered)
+                    });
+                }
+                self.add(found);
             }
         });
+        self.clients_left += left;
         Ok(())
     }
 
-    fn add(&mut self, difference: Difference) {
-        match self.differences.len() < MOST {
+    pub(super) fn add(&mut self, difference: Difference) {
+        let is_listed = match difference.reason {
+            Some(reason) => {
+                let is_listed = self.meant.values().sum::<usize>() < MOST;
+                *self.meant.entry(reason).or_default() += 1;
+                is_listed
+            }
+            None => {
+                let of_service = self.of_services.entry(difference.service.clone()).or_default();
+                *of_service += 1;
+                self.different += 1;
+                self.different <= MOST || *of_service == 1
+            }
+        };
+        match is_listed {
             true => self.differences.push(difference),
             false => self.more += 1,
         }
@@ -132,7 +169,12 @@ impl Report {
 
     /// Whether the kernel does what objects ask for, but for what kube-proxy means to do otherwise.
     pub fn is_equal(&self) -> bool {
-        self.more == 0 && self.differences.iter().all(|one| one.reason.is_some())
+        self.different == 0
+    }
+
+    /// Returns the differences that genuine kube-proxy does not mean, as far as they are listed.
+    pub fn unmeant(&self) -> impl Iterator<Item = &Difference> {
+        self.differences.iter().filter(|one| one.reason.is_none())
     }
 }
 
@@ -195,7 +237,12 @@ fn has(family: Family, fate: &Fate) -> String {
         let first = if **renews { "" } else { " after their first connection" };
         format!("; clients are remembered in {set} for {} s{first}", *milliseconds / 1_000)
     });
-    listed(family, shares) + &by.concat() + &sets.collect::<String>()
+    let written: BTreeSet<&str> =
+        fate.remembered.values().flatten().map(|memory| &*memory.set).collect();
+    let only_asked = fate.asked.iter().filter(|set| !written.contains(&***set));
+    let only_asked =
+        only_asked.take(MOST_ENDS).map(|set| format!("; clients are looked up in {set}"));
+    listed(family, shares) + &by.concat() + &sets.chain(only_asked).collect::<String>()
 }
 
 fn by(choice: &Choice) -> String {
@@ -257,32 +304,64 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { classes, services, milliseconds, .. } = self;
         let of = format!("{classes} classes of packets, {services} Services, in {milliseconds} ms");
-        let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-        let reasons_of = self.differences.iter().filter_map(|one| one.reason);
-        reasons_of.for_each(|reason| *reasons.entry(reason).or_default() += 1);
-        let meant: usize = reasons.values().sum();
-        match self.differences.len() + self.more - meant {
+        match self.different {
             0 => writeln!(f, "kernel = objects: {of}")?,
             count => writeln!(f, "kernel != objects: {count} of {of}")?,
         }
         if self.of_kube_proxy {
             writeln!(f, "The tables are kube-proxy's.")?;
         }
-        for (reason, count) in reasons {
+        for (reason, count) in &self.meant {
             writeln!(f, "{count} classes differ as meant: {reason}")?;
         }
-        let mut services: BTreeMap<Option<&str>, Vec<&Difference>> = BTreeMap::new();
-        for one in self.differences.iter().filter(|one| one.reason.is_none()) {
-            services.entry(one.service.as_deref()).or_default().push(one);
+        if let left @ 1.. = self.clients_left {
+            let (tried, all) = (self.clients, self.clients + left);
+            writeln!(f, "Of {all} packets of clients that may be remembered, {tried} were tried.")?;
         }
-        for (service, found) in services {
-            let Some(first) = found.first() else { continue };
-            write!(f, "{}: {first}", service.unwrap_or("no Service"))?;
-            match found.len() {
-                1 => writeln!(f)?,
-                more => writeln!(f, "; and {} more classes", more - 1)?,
+        let mut first: BTreeMap<&Option<String>, &Difference> = BTreeMap::new();
+        for one in self.unmeant() {
+            first.entry(&one.service).or_insert(one);
+        }
+        for (service, first) in first {
+            write!(f, "{}: {first}", service.as_deref().unwrap_or("no Service"))?;
+            match self.of_services.get(service).map_or(0, |count| count.saturating_sub(1)) {
+                0 => writeln!(f)?,
+                more => writeln!(f, "; and {more} more classes")?,
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn differing(service: &str, reason: Option<&'static str>) -> Difference {
+        Difference {
+            service: Some(service.to_owned()),
+            to: "tcp 10.96.0.10, port 80".to_owned(),
+            from: "other hosts".to_owned(),
+            example: String::new(),
+            asked: "10.1.0.5:80".to_owned(),
+            kernel: "refused".to_owned(),
+            understood: true,
+            reason,
+        }
+    }
+
+    #[test]
+    fn every_service_is_named_however_many_classes_differ() {
+        let mut report = Report::default();
+        (0..MOST + 500).for_each(|_| report.add(differing("ns/a", Some("as meant"))));
+        assert!(report.is_equal(), "{report}");
+        (0..MOST + 500).for_each(|_| report.add(differing("ns/a", None)));
+        report.add(differing("ns/b", None));
+        assert_eq!((report.different, report.differences.len()), (MOST + 501, 2 * MOST + 1));
+        let text = report.to_string();
+        for part in ["objects: 1501 of", "1500 classes differ as meant", "; and 1499 more", "ns/b:"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

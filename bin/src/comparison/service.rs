@@ -1,28 +1,37 @@
 //! One Service in the kernel, for who asks about that Service.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use switchyard_core::{
-    explain::{Explanation, KernelCheck, Known},
-    model::{IpFamily, Protocol, ServiceName},
+    explain::{EndpointState, Explanation, KernelCheck, Known, KnownPort},
+    model::{IpFamily, Protocol, ServiceName, ServicePortId},
     proxier::Mode,
     state::{NodeState, ResolvedServicePort},
 };
 use switchyard_netlink::route;
 use switchyard_nft::NftConfig;
-use switchyard_nft_ruleset::{Family, Table, TransportError};
+use switchyard_nft_ruleset::{Family, Table, TransportError, bytecode::Budget};
 
 use super::{objects::Objects, report::Report};
 use crate::{Failure, pace::Pace};
 
 /// The time for which tables that change are read again.
 const READ_FOR: Duration = Duration::from_secs(1);
+/// The time for which tables are evaluated; what takes longer is not understood.
+const EVALUATE_FOR: Duration = Duration::from_millis(1_500);
 
 /// A Service as it should be in the kernel.
 #[derive(Debug, PartialEq)]
 pub struct Expected {
     node: NodeState,
     ports: Vec<Arc<ResolvedServicePort>>,
+    /// The endpoints whose weight is 0.
+    drained: Vec<(ServicePortId, SocketAddr)>,
     /// The addresses of the node at which other Services have the numbers of node ports.
     others: Vec<(Protocol, u16, IpAddr)>,
 }
@@ -38,7 +47,10 @@ impl Expected {
         let ports = known.service(name)?.ports.into_iter();
         let ports = ports
             .filter(|port| port.refused.is_none() && node.refused.get(port.id.family).is_none());
-        let ports: Vec<_> = ports.filter_map(|port| port.resolved).collect();
+        let known_ports: Vec<KnownPort> = ports.collect();
+        let zero = known_ports.iter().flat_map(drained);
+        let drained = zero.map(|(id, address)| (id.clone(), address)).collect();
+        let ports: Vec<_> = known_ports.into_iter().filter_map(|port| port.resolved).collect();
         let mut others = Vec::new();
         for port in &ports {
             let protocol = port.id.name.protocol;
@@ -52,7 +64,7 @@ impl Expected {
                 others.extend(taken.map(|ip| (protocol, frontend.port, *ip)));
             }
         }
-        (!ports.is_empty()).then_some(Self { node: node.settings, ports, others })
+        (!ports.is_empty()).then_some(Self { node: node.settings, ports, drained, others })
     }
 }
 
@@ -78,28 +90,81 @@ impl TableReader {
     /// The same, where the interfaces have these addresses.
     pub(super) fn compare_at(
         &self,
-        Expected { node, ports, others }: &Expected,
+        Expected { node, ports, drained, others }: &Expected,
         addresses: &BTreeSet<IpAddr>,
     ) -> Result<Report, TransportError> {
-        let mut report = Report::default();
+        let (mut report, budget) = (Report::default(), Budget::new(EVALUATE_FOR));
         for family in Family::ALL {
             let is_programmed = *self.config.families.get(family.into());
             if is_programmed && ports.iter().any(|port| Family::from(port.id.family) == family) {
-                let objects = Objects::new(family, node, ports, addresses).beside(others);
-                report.compare(&Table::new(family, &*self.config.table), &objects, READ_FOR)?;
+                let zero = drained.iter().map(|(id, address)| (id, *address));
+                let objects = Objects::new(family, node, ports, addresses);
+                let objects = objects.drained(zero).beside(others);
+                let table = Table::new(family, &*self.config.table);
+                report.compare(&table, &objects, READ_FOR, &budget)?;
             }
         }
         Ok(report)
     }
 }
 
+/// The endpoints of a port whose weight is 0.
+pub fn drained(port: &KnownPort) -> impl Iterator<Item = (&ServicePortId, SocketAddr)> {
+    let zero = port.endpoints.iter().filter(|one| one.state == EndpointState::ZeroWeight);
+    zero.map(|endpoint| (&port.id, endpoint.address))
+}
+
 /// Shows in an explanation how the kernel's tables compare with it.
 pub fn show(report: &Report, explanation: &mut Explanation) {
-    let (classes, different) = (report.classes, report.differences.len() + report.more);
-    let first = report.differences.first().map(ToString::to_string);
-    let check = match different {
-        0 => KernelCheck::Same { classes },
-        different => KernelCheck::Differs { classes, different },
+    let (classes, different) = (report.classes, report.different);
+    let first_understood = report.unmeant().find(|one| one.understood);
+    let first = first_understood.or_else(|| report.unmeant().next());
+    let check = match (different, first_understood) {
+        (0, _) => KernelCheck::Same { classes },
+        (_, Some(_)) => KernelCheck::Differs { classes, different },
+        (unknown, None) => KernelCheck::NotUnderstood { classes, unknown },
     };
-    explanation.set_kernel(check, first.as_deref());
+    explanation.set_kernel(check, first.map(ToString::to_string).as_deref());
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::{
+        config::NodeConfig,
+        explain::{Question, explain},
+        testing::NODE,
+        track::Tracker,
+    };
+
+    use super::*;
+    use crate::comparison::report::Difference;
+
+    #[test]
+    fn a_reason_and_what_is_not_understood_are_no_differences() {
+        let one = |understood, reason| Difference {
+            service: None,
+            to: String::new(),
+            from: String::new(),
+            example: String::new(),
+            asked: String::new(),
+            kernel: String::new(),
+            understood,
+            reason,
+        };
+        let shown = |differences: Vec<Difference>| {
+            let mut report = Report { classes: 9, ..Report::default() };
+            differences.into_iter().for_each(|one| report.add(one));
+            let question: Question = "ns/web".parse().expect("a question");
+            let mut explanation = explain(&question, &Tracker::new(NodeConfig::new(NODE)));
+            show(&report, &mut explanation);
+            explanation.kernel
+        };
+        let meant = one(true, Some("kube-proxy knows no weights"));
+        let unknown = one(false, None);
+        assert_eq!(shown(vec![meant.clone()]), KernelCheck::Same { classes: 9 });
+        let not_understood = KernelCheck::NotUnderstood { classes: 9, unknown: 1 };
+        assert_eq!(shown(vec![meant, unknown.clone()]), not_understood);
+        let differs = KernelCheck::Differs { classes: 9, different: 2 };
+        assert_eq!(shown(vec![unknown, one(true, None)]), differs);
+    }
 }

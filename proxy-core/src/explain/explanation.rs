@@ -70,6 +70,15 @@ pub enum KernelCheck {
         /// The number of those that differ.
         different: usize,
     },
+    /// Some of the kernel's rules were not understood, or take too long to evaluate; nothing else
+    /// differs.
+    #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+    NotUnderstood {
+        /// The number of classes of packets that were compared.
+        classes: usize,
+        /// The number of those that are not understood.
+        unknown: usize,
+    },
 }
 
 /// An answer, which prints as text.

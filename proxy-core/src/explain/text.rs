@@ -24,6 +24,9 @@ impl fmt::Display for Explanation {
                 write!(f, "This is the model; the kernel's rules were not read.")?
             }
             KernelCheck::Same { .. } => write!(f, "The kernel's rules do the same.")?,
+            KernelCheck::NotUnderstood { .. } => {
+                write!(f, "This is the model; not all of the kernel's rules were understood.")?
+            }
             KernelCheck::Differs { .. } => {
                 write!(f, "This is the model; the kernel's rules do otherwise.")?
             }

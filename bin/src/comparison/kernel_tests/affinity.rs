@@ -26,6 +26,7 @@ use switchyard_nft_ruleset::{
 use test_netns::in_namespace;
 
 use super::{
+    Report,
     damage::{NUMBERS, damaged, packets},
     replace, report, sample, tracker,
     wire::{Seen, Wire},
@@ -38,14 +39,14 @@ const CONNECTIONS: usize = 4;
 /// The most frontends of a state that clients connect to.
 const MOST: usize = 8;
 
-/// Services that remember clients, with several endpoints.
-fn services() -> Vec<Event> {
+/// Services that remember clients, or do not, with several endpoints.
+fn services(affinity: &str) -> Vec<Event> {
     let remembering = |name: &str, ip: &str, local: &str| {
         let made = service(name, ip).port("http", "TCP", 80);
         let made = made
             .set("spec.type", "NodePort")
             .set("spec.externalTrafficPolicy", local)
-            .set("spec.sessionAffinity", "ClientIP")
+            .set("spec.sessionAffinity", affinity)
             .set("spec.sessionAffinityConfig.clientIP.timeoutSeconds", 600);
         let port = if name == "cart" { 30_080 } else { 30_081 };
         let slice = slice(name, "1").port("http", "TCP", 8080);
@@ -168,7 +169,7 @@ fn damages_of_what_leads_clients_back_are_found() {
         ),
     ];
     in_namespace(|| {
-        let tracker = tracker(NodeConfig::new(NODE), services());
+        let tracker = tracker(NodeConfig::new(NODE), services("ClientIP"));
         let healthy = switchyard_nft::render(&NftConfig::default(), tracker.state());
         let mut transport = NetlinkTransport::open().expect("netlink is there");
         assert!(replace(&mut transport, &healthy));
@@ -187,6 +188,62 @@ fn damages_of_what_leads_clients_back_are_found() {
             );
             assert!(found.differences.iter().all(|one| one.understood), "{what}: {found}");
         }
+    });
+}
+
+#[test]
+fn lookups_of_clients_that_nothing_remembers_are_found() {
+    let named = |found: &Report| -> BTreeSet<String> {
+        found.differences.iter().filter_map(|one| one.service.clone()).collect()
+    };
+    let all = ["ns/cart", "ns/shop"].map(str::to_owned).into();
+    in_namespace(|| {
+        let [with, without] =
+            ["ClientIP", "None"].map(|affinity| tracker(NodeConfig::new(NODE), services(affinity)));
+        let healthy = switchyard_nft::render(&NftConfig::default(), with.state());
+        let mut transport = NetlinkTransport::open().expect("netlink is there");
+        // As if the affinity had been switched off, and only the updates were gone.
+        let mut left = healthy.clone();
+        forget(&mut left);
+        assert!(replace(&mut transport, &left));
+        let found = report(without.state());
+        assert!(found.to_string().contains("clients are looked up in clients-"), "{found}");
+        assert_eq!(named(&found), all, "{found}");
+        // Elements that another program may add.
+        assert!(replace(&mut transport, &healthy));
+        assert!(report(with.state()).is_equal());
+        test_netns::run("nft add set ip kube-proxy seen { type ipv4_addr; flags timeout; }");
+        test_netns::run("nft insert rule ip kube-proxy services ip saddr @seen drop");
+        let found = report(with.state());
+        assert!(named(&found).is_superset(&all), "{found}");
+        test_netns::run("nft add map ip kube-proxy every { type ipv4_addr : verdict; }");
+        test_netns::run("nft flush chain ip kube-proxy services");
+        test_netns::run("nft add element ip kube-proxy every { * : drop }");
+        test_netns::run("nft add rule ip kube-proxy services ip saddr vmap @every");
+        let found = report(with.state());
+        assert!(found.to_string().contains("an element for all keys"), "{found}");
+    });
+}
+
+#[test]
+fn of_very_many_clients_some_are_tried() {
+    in_namespace(|| {
+        let made = service("cart", "10.96.0.11").port("http", "TCP", 80);
+        let made = made.set("spec.sessionAffinity", "ClientIP");
+        let ends = (0..2_000u32).map(|n| endpoint(&client(n, true).to_string(), "other"));
+        let slices = ends.collect::<Vec<_>>();
+        let slices = slices.chunks(1_000).zip(["1", "2"]).map(|(ends, number)| {
+            let slice = slice("cart", number).port("http", "TCP", 8080);
+            ends.iter().fold(slice, |slice, one| slice.endpoint(one.clone())).apply()
+        });
+        let tracker = tracker(NodeConfig::new(NODE), slices.chain([made.apply()]).collect());
+        let healthy = switchyard_nft::render(&NftConfig::default(), tracker.state());
+        let mut transport = NetlinkTransport::open().expect("netlink is there");
+        assert!(replace(&mut transport, &healthy));
+        let found = report(tracker.state());
+        assert!(found.is_equal(), "{found}");
+        assert!(found.clients <= 4_096 && found.clients_left > 2_000, "{found:?}");
+        assert!(found.to_string().contains("were tried"), "{found}");
     });
 }
 

@@ -6,13 +6,15 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::json;
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
+    explain::Known,
     objects::Event,
     testing::{NODE, endpoint, service, service_cidr, slice},
 };
-use switchyard_nft_ruleset::Family;
+use switchyard_nft_ruleset::{Family, bytecode::Budget};
 use test_netns::{in_namespace, run, run_with};
 
 use super::{Objects, Report, local_addresses, tables, tracker};
+use crate::comparison::service::drained;
 
 const RULES: &str = include_str!("kube_proxy.nft");
 
@@ -23,18 +25,18 @@ fn objects(weights: Option<&str>, algorithm: Option<&str>, is_named: bool) -> Ve
     let ends = |name: &str, local: &str| {
         let one = slice(name, "1").port("http", "TCP", 8080).endpoint(endpoint(local, NODE));
         let mut other = endpoint(if name == "lb" { "10.1.0.8" } else { "10.2.0.7" }, "other");
-        if name == "lb" && !is_named {
+        if !is_named {
             other["nodeName"] = json!(null);
         }
-        one.endpoint(other)
+        let all = one.endpoint(other);
+        match weights {
+            Some(weights) => all.annotation("switchyard/weights", weights),
+            None => all,
+        }
     };
     let mut web = tcp("web", "10.96.0.10").set("spec.type", "NodePort").node_port(30_080);
     if let Some(algorithm) = algorithm {
         web = web.annotation("switchyard/lb-algorithm", algorithm);
-    }
-    let mut web_ends = ends("web", "10.1.0.5");
-    if let Some(weights) = weights {
-        web_ends = web_ends.annotation("switchyard/weights", weights);
     }
     let cart = tcp("cart", "10.96.0.11")
         .set("spec.type", "NodePort")
@@ -48,7 +50,7 @@ fn objects(weights: Option<&str>, algorithm: Option<&str>, is_named: bool) -> Ve
         .ingress("203.0.113.1");
     vec![
         web.apply(),
-        web_ends.apply(),
+        ends("web", "10.1.0.5").apply(),
         cart.apply(),
         ends("cart", "10.1.0.5").apply(),
         tcp("idle", "10.96.0.12").set("spec.type", "NodePort").node_port(30_082).apply(),
@@ -68,9 +70,13 @@ fn compare(events: Vec<Event>, node_ports: &[NodePortAddressConfig]) -> Report {
     let state = tracker.state();
     let addresses = local_addresses();
     let ports = state.service_ports.values();
-    let objects = Objects::new(Family::Ip, &state.node, ports, &addresses);
+    let known: Vec<_> =
+        Known::names(&tracker).filter_map(|name| Known::service(&tracker, name)).collect();
+    let drained = known.iter().flat_map(|one| &one.ports).flat_map(drained);
+    let objects = Objects::new(Family::Ip, &state.node, ports, &addresses).drained(drained);
     let mut report = Report::default();
-    report.compare(&tables()[0], &objects, Duration::MAX).expect("a table");
+    let budget = Budget::new(Duration::MAX);
+    report.compare(&tables()[0], &objects, Duration::MAX, &budget).expect("a table");
     report
 }
 
@@ -88,6 +94,7 @@ fn differences_of_kube_proxy_have_their_names() {
         for (events, node_ports, reasons) in [
             (objects(None, None, true), &all[..], &[][..]),
             (objects(Some("10.2.0.7=3"), None, true), &all, &["knows no weights"]),
+            (objects(Some("10.2.0.7=0"), None, true), &all, &["knows no weights"]),
             (objects(None, Some("maglev"), true), &all, &["draws at random"]),
             (objects(None, None, false), &all, &["slice names the node"]),
             (objects(None, None, true), &localhost, &["loopback addresses from release"]),
@@ -124,6 +131,11 @@ fn damages_of_kube_proxys_rules_are_found() {
                 "ns/cart",
             ),
             ("insert rule ip kube-proxy local-cart goto endpoint-cart-7", "ns/cart"),
+            (
+                "insert rule ip kube-proxy service-cart \
+                 ip saddr @affinity-cart-5 ip saddr @affinity-cart-7 drop",
+                "ns/cart",
+            ),
         ] {
             load();
             run(&format!("nft {damage}"));

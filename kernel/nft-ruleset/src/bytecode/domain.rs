@@ -38,6 +38,11 @@ impl Domain {
         self.0.is_empty()
     }
 
+    /// The number of intervals.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns the smallest value.
     pub fn first(&self) -> Option<u128> {
         self.0.first().map(|(first, _)| *first)

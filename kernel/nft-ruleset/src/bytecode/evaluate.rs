@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use switchyard_netlink::nftables::abi::expression as e;
 
 use super::{
-    Choice, Domain, End, Fate, PacketField, Packets, Program, Share,
+    Budget, Choice, Domain, End, Fate, PacketField, Packets, Program, Share,
     decode::{Compare, Draw, Expression, Verdict, WORDS},
     memory::remember,
     values::big_endian,
@@ -15,37 +15,51 @@ use crate::ruleset::Hook;
 
 /// The most parts of packets that are followed, beyond which the rest is not understood.
 const MOST_PARTS: usize = 512;
-/// The most expressions that a part passes.
-const MOST_STEPS: usize = 1 << 20;
+/// The most ways that are open: those of so many endpoints.
+const MOST_WAYS: usize = 1 << 17;
+/// The work to divide a way, beside that for what it has seen.
+const DIVIDE: usize = 32;
 /// The most chains that a packet is in (`NFT_JUMP_STACK_SIZE`).
 const DEEPEST: usize = 16;
 
 impl Program {
     /// Returns the fates of packets on a node with these addresses, in parts whose packets have the
     /// same fate.
-    pub fn fates(&self, packets: &Packets, local: &Domain) -> Vec<(Packets, Fate)> {
-        self.parts(packets, local, None)
+    pub fn fates(
+        &self,
+        packets: &Packets,
+        local: &Domain,
+        budget: &Budget,
+    ) -> Vec<(Packets, Fate)> {
+        self.parts(packets, local, &[], budget)
     }
 
     pub(super) fn parts(
         &self,
         packets: &Packets,
         local: &Domain,
-        memory: Option<(&str, &[u8])>,
+        memories: &[(&str, Vec<u8>)],
+        budget: &Budget,
     ) -> Vec<(Packets, Fate)> {
+        budget.renew();
         let mut decided = Vec::new();
         let mut open = vec![packets.clone()];
         while let Some(packets) = open.pop() {
             if packets.is_empty() {
                 continue;
             }
-            if decided.len() >= MOST_PARTS {
+            if decided.len() + open.len() >= MOST_PARTS {
                 decided.push((packets, unknown("there are too many cases".to_owned())));
                 break;
             }
-            match (Evaluation { program: self, packets: &packets, local, memory }).fate() {
+            let of = Evaluation { program: self, packets: &packets, local, memories, budget };
+            match of.fate() {
                 Ok(fate) => decided.push((packets, fate)),
                 Err(Stop::Unknown(why)) => decided.push((packets, unknown(why))),
+                Err(Stop::Exhausted(why)) => {
+                    decided.push((packets, unknown(why.to_owned())));
+                    break;
+                }
                 Err(Stop::Split(field, parts)) => {
                     open.extend(parts.map(|part| packets.replaced(field, part)));
                 }
@@ -91,17 +105,14 @@ impl<'p> Evaluation<'p> {
             is_looped: false,
             is_masqueraded: false,
             share: (1, 1),
-            choice: None,
+            choices: BTreeSet::new(),
             remembered: BTreeSet::new(),
             asked: BTreeSet::new(),
         }];
-        let (mut fate, mut steps) = (Fate::default(), 0);
+        let mut fate = Fate::default();
         while let Some(mut walk) = open.pop() {
             let end = loop {
-                steps += 1;
-                if steps > MOST_STEPS {
-                    return Err(Stop::Unknown("the way is too long".to_owned()));
-                }
+                self.budget.spend(1)?;
                 if let Some(end) = self.advance(&mut walk, &mut open)? {
                     break end;
                 }
@@ -109,7 +120,7 @@ impl<'p> Evaluation<'p> {
             remember(&mut fate, &end, walk.remembered)?;
             let share = fate.ends.entry(end).or_insert((0, 1));
             *share = sum(*share, walk.share)?;
-            fate.choices.extend(walk.choice);
+            fate.choices.extend(walk.choices);
             fate.asked.extend(walk.asked.into_iter().map(Box::from));
         }
         if fate.ends.len() == 1 {
@@ -145,16 +156,21 @@ impl<'p> Evaluation<'p> {
             }
             Step::Draw(values, all, choice) => {
                 let hits: u64 = values.iter().map(|(_, count)| count).sum();
+                let work = DIVIDE + walk.remembered.len() + walk.asked.len();
                 let mut part = |count: u64, value: Option<Found<'p>>| {
+                    self.budget.spend(work)?;
+                    if open.len() >= MOST_WAYS {
+                        return Err(Stop::Exhausted("there are too many ways"));
+                    }
                     let mut walk = walk.clone();
                     walk.share = product(walk.share, (count, all))?;
-                    walk.choice = Some(choice.clone());
+                    walk.choices.insert(choice.clone());
                     match value {
                         Some(value) => take(&mut walk, value)?,
                         None => walk.rest = &[],
                     }
                     open.push(walk);
-                    Ok::<_, Stop>(())
+                    Ok(())
                 };
                 for (value, count) in values {
                     part(count, Some(value))?;
@@ -286,7 +302,7 @@ impl<'p> Evaluation<'p> {
             }
             Expression::Ct { key, original, to } => match (*key, *original) {
                 (e::CT_STATE, _) => walk.write(*to, &e::CT_STATE_NEW.to_ne_bytes())?,
-                (e::CT_STATUS, _) => walk.words[*to] = Word::Status,
+                (e::CT_STATUS, _) => walk.put(*to, Word::Status, 4)?,
                 (e::CT_SRC_IP | e::CT_SRC_IP6, Some(true)) => {
                     let length = PacketField::Source.length(self.program.family);
                     self.load_original(walk, PacketField::Source, length, *to)?;
@@ -309,7 +325,7 @@ impl<'p> Evaluation<'p> {
                     }
                     (false, Some(_)) => return unknown("fib of a translated address"),
                 };
-                walk.words[*to] = is_local;
+                walk.put(*to, is_local, 4)?;
             }
             Expression::Compare { from, how, with } => {
                 return Ok(if self.compare(walk, *from, *how, with)? {
@@ -336,12 +352,15 @@ impl<'p> Evaluation<'p> {
                     Draw::Random => Choice::Random,
                     Draw::InTurn => Choice::InTurn,
                     Draw::Hash { from, length, seed } => {
-                        let of = walk.fields(*from, *length)?;
+                        let of = walk.fields(self.program.family, *from, *length)?;
                         Choice::Hash { of, seed: *seed, slots: *modulus, order: 0 }
                     }
                 };
-                walk.drawn = Some(Drawn { how, modulus: *modulus, offset: *offset });
-                walk.words[*to] = Word::Drawn;
+                let drawn = Drawn { how, modulus: *modulus, offset: *offset };
+                if walk.drawn.replace(drawn).is_some() {
+                    return unknown("a rule that draws twice");
+                }
+                walk.put(*to, Word::Drawn, 4)?;
             }
             Expression::Translate { address, port } => {
                 let length = PacketField::Destination.length(self.program.family);

@@ -12,6 +12,11 @@ use super::{
     walk::{Drawn, Evaluation, Found, Step, Stop, Walk, Word},
 };
 
+/// The most slots of a draw; 1,638 endpoints have 16,381.
+const MOST_SLOTS: u32 = 1 << 20;
+/// The work to compare an element with packets.
+const COMPARE: usize = 4;
+
 /// The part of a key.
 enum Part {
     Bytes(Vec<u8>),
@@ -39,6 +44,9 @@ impl<'p> Evaluation<'p> {
                 }
                 (Some(_), None) => Ok(Step::Next),
             };
+        }
+        if set.has_catch_all {
+            return Err(Stop::Unknown("an element for all keys".to_owned()));
         }
         let parts = self.key(walk, from, set.length)?;
         if parts.iter().any(|(_, part)| matches!(part, Part::Drawn)) {
@@ -99,7 +107,7 @@ impl<'p> Evaluation<'p> {
         if symbolic == 0 && !set.has_intervals() {
             return Ok(set.get(&joined(parts, &[])));
         }
-        let candidates = self.candidates(set, parts);
+        let candidates = self.candidates(set, parts)?;
         // A set decides for all of its elements at once.
         if let [(at, Part::Field(field, domain))] = parts
             && candidates.iter().all(|one| one.data == Some(Data::None))
@@ -121,7 +129,7 @@ impl<'p> Evaluation<'p> {
         Ok(None)
     }
 
-    fn candidates(&self, set: &'p Set, parts: &[(usize, Part)]) -> Vec<&'p Element> {
+    fn candidates(&self, set: &'p Set, parts: &[(usize, Part)]) -> Result<Vec<&'p Element>, Stop> {
         let (mut words, mut bytes) = (0u64, Vec::new());
         for (at, part) in parts {
             if let Part::Bytes(known) = part {
@@ -129,7 +137,9 @@ impl<'p> Evaluation<'p> {
                 bytes.extend_from_slice(known);
             }
         }
-        set.with(words, &bytes).into_iter().filter_map(|n| set.elements.get(n as usize)).collect()
+        let found = set.with(words, &bytes);
+        self.budget.spend(COMPARE * found.len())?;
+        Ok(found.into_iter().filter_map(|n| set.elements.get(n as usize)).collect())
     }
 
     /// Whether an element has the key of all packets; a drawn number is left out.
@@ -148,6 +158,7 @@ impl<'p> Evaluation<'p> {
                 Part::Field(field, domain) => {
                     let length = field.length(self.program.family);
                     let own = Domain::new([interval(element, *at, length)]);
+                    self.budget.spend(domain.len())?;
                     let within = domain.and(&own);
                     if within.is_empty() {
                         return Ok(false);
@@ -173,7 +184,7 @@ impl<'p> Evaluation<'p> {
         let not_understood = || Stop::Unknown("a lookup by a drawn number".to_owned());
         let Drawn { how, modulus, offset } = walk.drawn.clone().ok_or_else(not_understood)?;
         if parts.iter().any(|(_, part)| matches!(part, Part::Field(..))) {
-            for element in self.candidates(set, parts) {
+            for element in self.candidates(set, parts)? {
                 if self.is_covered(element, parts)? {
                     return Err(not_understood());
                 }
@@ -183,6 +194,11 @@ impl<'p> Evaluation<'p> {
         if set.has_intervals() || modulus == 0 {
             return Err(not_understood());
         }
+        if modulus > MOST_SLOTS {
+            let why = format!("a number that is drawn of {modulus} is not evaluated");
+            return Err(Stop::Unknown(why));
+        }
+        self.budget.spend(modulus as usize)?;
         let mut values: BTreeMap<Found<'p>, u64> = BTreeMap::new();
         let mut slots = Vec::new();
         for number in 0..modulus {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Domain, End, Fate, PacketField, Packets, Program,
+    Budget, Domain, End, Fate, PacketField, Packets, Program,
     domain::low_bits,
     read::Set,
     walk::{Evaluation, Stop, Walk, Word},
@@ -25,22 +25,27 @@ pub struct Memory {
 }
 
 impl Program {
-    /// Returns the fates as [`Program::fates`] does, of packets whose source a set has with this
-    /// memory.
+    /// Returns the fates as [`Program::fates`] does, of packets whose source some sets have with
+    /// these memories.
     pub fn fates_of(
         &self,
         packets: &Packets,
         local: &Domain,
-        memory: &Memory,
+        memories: &[&Memory],
+        budget: &Budget,
     ) -> Vec<(Packets, Fate)> {
-        let mut data = Vec::new();
-        if let Some((ip, port)) = memory.endpoint {
-            let length = PacketField::Destination.length(self.family);
-            data.extend_from_slice(&ip.to_be_bytes()[16 - length..]);
-            data.extend_from_slice(&port.to_be_bytes());
-            data.resize(self.sets.get(&memory.set).map_or(0, |set| set.data_length), 0);
-        }
-        self.parts(packets, local, Some((&memory.set, &data)))
+        let data = |memory: &Memory| {
+            let mut data = Vec::new();
+            if let Some((ip, port)) = memory.endpoint {
+                let length = PacketField::Destination.length(self.family);
+                data.extend_from_slice(&ip.to_be_bytes()[16 - length..]);
+                data.extend_from_slice(&port.to_be_bytes());
+                data.resize(self.sets.get(&memory.set).map_or(0, |set| set.data_length), 0);
+            }
+            data
+        };
+        let memories: Vec<_> = memories.iter().map(|memory| (&*memory.set, data(memory))).collect();
+        self.parts(packets, local, &memories, budget)
     }
 
     /// Whether there is a set of this name.
@@ -63,9 +68,7 @@ impl<'p> Evaluation<'p> {
         set: &Set,
         from: usize,
     ) -> Result<Option<&'p [u8]>, Stop> {
-        if let Some((of, data)) = self.memory
-            && of == name
-        {
+        if let Some((_, data)) = self.memories.iter().find(|(of, _)| *of == name) {
             return match self.is_client(walk, set, from) {
                 true => Ok(Some(data)),
                 false => Err(Stop::Unknown("the key of a lookup of clients".to_owned())),

@@ -8,15 +8,18 @@
 //!
 //! What is assumed: the connection is new, and no mark is set. Sets whose elements packets add are
 //! empty ([`Program::fates`]), or have the client alone ([`Program::fates_of`]). A fate has what such
-//! sets learn of the client, as a [`Memory`]. Whatever is not understood becomes [`End::Unknown`],
-//! never a guess.
+//! sets learn of the client, as a [`Memory`]. Whatever is not understood, or takes more work than a
+//! [`Budget`] has, becomes [`End::Unknown`], never a guess.
 
+mod budget;
 mod decode;
 mod domain;
 mod evaluate;
 mod lookup;
 mod memory;
 mod read;
+#[cfg(test)]
+mod tests;
 mod values;
 mod walk;
 
@@ -27,11 +30,11 @@ use std::{
 
 use switchyard_netlink::Socket;
 
+pub use self::{budget::Budget, domain::Domain, memory::Memory};
 use self::{
     decode::Name,
     read::{Chain, Set},
 };
-pub use self::{domain::Domain, memory::Memory};
 use crate::{
     ruleset::{Family, Hook, Table},
     transport::TransportError,

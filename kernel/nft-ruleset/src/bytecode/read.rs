@@ -24,6 +24,11 @@ use crate::ruleset::{Hook, Table};
 /// The number of attempts to read a table that changes while it is read.
 const ATTEMPTS: usize = 20;
 
+/// `NFT_SET_ELEM_CATCHALL`
+const FLAG_CATCH_ALL: u32 = 2;
+/// The longest key, and the longest data, in bytes (`NFT_DATA_VALUE_MAXLEN`).
+const LONGEST: u32 = 64;
+
 /// A base chain's place.
 #[derive(Clone, Debug)]
 pub(super) struct Base {
@@ -62,6 +67,8 @@ pub(super) struct Set {
     /// The time that elements stay, if packets and time change them, so that they are not read.
     pub(super) volatile: Option<Duration>,
     pub(super) elements: Vec<Element>,
+    /// Whether there is an element for all keys that no other has.
+    pub(super) has_catch_all: bool,
     /// The elements by their whole keys; empty if there are intervals.
     by_key: HashMap<Box<[u8]>, u32>,
     /// The elements by some words of their keys, whose bits are set, as far as was asked for.
@@ -69,12 +76,18 @@ pub(super) struct Set {
 }
 
 impl Set {
-    fn new(lengths: [usize; 2], volatile: Option<Duration>, elements: Vec<Element>) -> Self {
+    pub(super) fn new(
+        lengths: [usize; 2],
+        volatile: Option<Duration>,
+        elements: Vec<Element>,
+    ) -> Self {
         let [length, data_length] = lengths;
+        let has_catch_all = false;
         let has_intervals = elements.iter().any(|element| element.end.is_some());
         let keys = elements.iter().enumerate().map(|(n, one)| (one.key.clone(), n as u32));
         let by_key = if has_intervals { HashMap::new() } else { keys.collect() };
-        Self { length, data_length, volatile, elements, by_key, by_words: RefCell::default() }
+        let by_words = RefCell::default();
+        Self { length, data_length, volatile, elements, has_catch_all, by_key, by_words }
     }
 
     /// Returns the element with this key, if keys are no intervals.
@@ -182,18 +195,19 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
             let data_length = number(read, set::DATA_LEN).unwrap_or(0);
             let milliseconds = read.find_kind(set::TIMEOUT).and_then(|timeout| timeout.be64());
             let timeout = Duration::from_millis(milliseconds.unwrap_or(0));
-            let lengths = [length as usize, data_length as usize];
+            let lengths = [length, data_length].map(|length| length.min(LONGEST) as usize);
             sets.push((Name::from(set), lengths, timeout, number(read, set::FLAGS).unwrap_or(0)));
         }
     })?;
     let mut sets = HashMap::new();
     for (set, lengths, timeout, flags) in found {
         let is_volatile = flags & (set::FLAG_TIMEOUT | set::FLAG_DYNAMIC) != 0;
-        let elements = match is_volatile {
-            true => Vec::new(),
+        let (elements, has_catch_all) = match is_volatile {
+            true => (Vec::new(), false),
             false => elements(socket, of, &set, flags & set::FLAG_INTERVAL != 0)?,
         };
-        sets.insert(set, Set::new(lengths, is_volatile.then_some(timeout), elements));
+        let read = Set::new(lengths, is_volatile.then_some(timeout), elements);
+        sets.insert(set, Set { has_catch_all, ..read });
     }
     Ok(Some(Program::new(of.family, chains, sets)))
 }
@@ -212,20 +226,24 @@ fn base(read: Attributes<'_>) -> Option<Base> {
     })
 }
 
-/// Reads the elements of a set. While the kernel resizes a set, a dump has some elements twice, and
+/// Reads the elements of a set, and whether there is one for all other keys. While the kernel resizes a set, a dump has some elements twice, and
 /// lacks as many others.
 fn elements(
     socket: &mut Socket,
     of: &Table,
     name: &str,
     has_intervals: bool,
-) -> Result<Vec<Element>, Error> {
+) -> Result<(Vec<Element>, bool), Error> {
     let of_set = |w: &mut Writer| {
         w.string(element::TABLE, of.name.as_str());
         w.string(element::SET, name);
     };
-    let mut found =
-        dump(socket, of, message::GET_ELEMENT, of_set, |elements: &mut Vec<_>, read| {
+    let (mut found, has_catch_all) = dump(
+        socket,
+        of,
+        message::GET_ELEMENT,
+        of_set,
+        |(elements, has_catch_all): &mut (Vec<_>, bool), read| {
             let list = read.find_kind(element::ELEMENTS);
             for one in list.into_iter().flat_map(|list| list.nested()) {
                 let one = one.nested();
@@ -233,23 +251,25 @@ fn elements(
                     Some(Data::Bytes(bytes)) => Some(bytes),
                     _ => None,
                 };
+                let flags = number(one, element::FLAGS).unwrap_or(0);
+                *has_catch_all |= flags & FLAG_CATCH_ALL != 0;
                 // The interval that ends before the first address has no key in some versions.
                 let Some(start) = key(element::KEY) else { continue };
                 let given = one.find_kind(element::DATA);
                 let data = given.map_or(Some(Data::None), decode::data);
-                let flags = number(one, element::FLAGS).unwrap_or(0);
                 let is_end = flags & element::FLAG_INTERVAL_END != 0;
                 let element = Element { key: start, end: key(element::KEY_END), data };
                 elements.push((is_end, element));
             }
-        })?;
+        },
+    )?;
     // An end is before a beginning at the same key.
     found.sort_by(|(is_end, a), (other, b)| (&a.key, !is_end).cmp(&(&b.key, !other)));
     if found.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1.key == pair[1].1.key) {
         return Err(Error::Interrupted);
     }
     if !has_intervals || found.iter().any(|(_, element)| element.end.is_some()) {
-        return Ok(found.into_iter().map(|(_, element)| element).collect());
+        return Ok((found.into_iter().map(|(_, element)| element).collect(), has_catch_all));
     }
     let mut intervals: Vec<Element> = Vec::new();
     let mut is_open = false;
@@ -263,7 +283,7 @@ fn elements(
             intervals.push(Element { end, ..element });
         }
     }
-    Ok(intervals)
+    Ok((intervals, has_catch_all))
 }
 
 /// The number before this one.

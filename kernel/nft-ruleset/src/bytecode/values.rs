@@ -160,6 +160,14 @@ impl<'p> Evaluation<'p> {
 impl Walk<'_> {
     pub(super) fn put(&mut self, to: usize, word: Word, length: usize) -> Result<(), Stop> {
         let words = length.div_ceil(4).max(1);
+        // A field that begins before, and loses a part.
+        let earlier = self.words.get_mut(..to).unwrap_or_default().iter_mut().enumerate();
+        let begun = earlier.rev().find(|(_, word)| !matches!(word, Word::Continued));
+        if let Some((start, word)) = begun
+            && matches!(word, Word::Field { length, .. } if start + length.div_ceil(4) > to)
+        {
+            *word = Word::Unset;
+        }
         let Some(written) = self.words.get_mut(to..to + words) else {
             return Err(Stop::Unknown("a register".to_owned()));
         };
@@ -179,7 +187,7 @@ impl Walk<'_> {
 
     /// The bytes of a value that is known.
     pub(super) fn read(&self, from: usize, length: usize) -> Result<Vec<u8>, Stop> {
-        let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
+        let mut bytes = Vec::new();
         for word in from..from + length.div_ceil(4) {
             match self.words.get(word) {
                 Some(Word::Bytes(known)) => bytes.extend_from_slice(known),
@@ -190,14 +198,23 @@ impl Walk<'_> {
         Ok(bytes)
     }
 
-    /// The whole fields in these bytes.
-    pub(super) fn fields(&self, from: usize, length: usize) -> Result<Vec<PacketField>, Stop> {
+    /// The fields in these bytes, which must have all of each.
+    pub(super) fn fields(
+        &self,
+        family: Family,
+        from: usize,
+        length: usize,
+    ) -> Result<Vec<PacketField>, Stop> {
         let (mut fields, mut at) = (Vec::new(), 0);
         while at < length {
             match self.words.get(from + at / 4) {
-                Some(Word::Field { field, shift: 0, length, .. }) => {
+                Some(Word::Field { field, mask, shift: 0, length: loaded })
+                    if *loaded == field.length(family)
+                        && *mask == low_bits(8 * *loaded as u32)
+                        && at + loaded <= length =>
+                {
                     fields.push(*field);
-                    at += length.next_multiple_of(4);
+                    at += loaded.next_multiple_of(4);
                 }
                 _ => return Err(Stop::Unknown("what is hashed".to_owned())),
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Choice, Domain, Memory, PacketField, Packets, Program, Share,
+    Budget, Choice, Domain, Memory, PacketField, Packets, Program, Share,
     decode::{Expression, Verdict, WORDS},
 };
 use crate::ruleset::Hook;
@@ -60,7 +60,7 @@ pub(super) struct Walk<'p> {
     pub(super) is_looped: bool,
     pub(super) is_masqueraded: bool,
     pub(super) share: Share,
-    pub(super) choice: Option<Choice>,
+    pub(super) choices: BTreeSet<Choice>,
     pub(super) remembered: BTreeSet<Memory>,
     /// The sets in which the client was looked up, and not found.
     pub(super) asked: BTreeSet<&'p str>,
@@ -71,6 +71,8 @@ pub(super) enum Stop {
     /// Packets with the field in one domain differ from those in the other.
     Split(PacketField, [Domain; 2]),
     Unknown(String),
+    /// There was too much work, for this reason.
+    Exhausted(&'static str),
 }
 
 /// The data of an element that was found.
@@ -101,14 +103,17 @@ pub(super) struct Evaluation<'p> {
     pub(super) program: &'p Program,
     pub(super) packets: &'p Packets,
     pub(super) local: &'p Domain,
-    /// The set that has the client, and the data there.
-    pub(super) memory: Option<(&'p str, &'p [u8])>,
+    /// The sets that have the client, and the data there.
+    pub(super) memories: &'p [(&'p str, Vec<u8>)],
+    pub(super) budget: &'p Budget,
 }
 
 impl Evaluation<'_> {
     /// Whether a field is in a domain.
     pub(super) fn is_in(&self, field: PacketField, domain: &Domain) -> Result<bool, Stop> {
-        let (within, without) = self.packets.get(field).split(domain);
+        let all = self.packets.get(field);
+        self.budget.spend(all.len() + domain.len())?;
+        let (within, without) = all.split(domain);
         match (within.is_empty(), without.is_empty()) {
             (true, _) => Ok(false),
             (false, true) => Ok(true),
