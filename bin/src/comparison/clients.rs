@@ -26,7 +26,7 @@ type PoolId<'a> = (&'a ServicePortId, PoolKind);
 const MOST: usize = 4_096;
 const MOST_LEAST: usize = 4;
 
-/// What became of clients that are remembered.
+/// The fates of clients that are remembered.
 pub struct Tried<'t> {
     pub packets: &'t Packets,
     pub fate: &'t Fate,

@@ -21,7 +21,8 @@ use super::{
     objects::{Asked, Class, Objects},
 };
 
-/// The most differences that a report has, beside the first one of each Service; others are counted.
+/// The most differences that a report has, beside the first one of each Service; others are
+/// counted.
 /// As many are listed of those that have a reason.
 const MOST: usize = 1_000;
 /// The most ends that a sentence names.

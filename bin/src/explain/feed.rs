@@ -178,7 +178,11 @@ impl Feeds {
         let (sender, queue) = mpsc::unbounded_channel();
         let waiting = Arc::<AtomicUsize>::default();
         let reader = Reader { queue: sender, waiting: Arc::clone(&waiting) };
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        // On a quiet node nothing is pushed, which would find out who is gone.
+        readers.retain(|reader| !reader.queue.is_closed());
+        readers.push(reader);
+        drop(readers);
         let node = switchyard_core::explain::Known::node(known).name;
         let problems = known.problems().take(MOST_PROBLEMS).cloned().collect();
         Some(Feed { node, state, problems, queue, waiting, slot })

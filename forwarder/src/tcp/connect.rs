@@ -113,8 +113,8 @@ pub(super) async fn connect(
     None
 }
 
-/// Connects to an endpoint from the address of the client or, if that fails and the endpoint has not
-/// refused, from the node's at once.
+/// Connects to an endpoint from the address of the client or, if that fails and the endpoint has
+/// not refused, from the node's at once.
 async fn show(
     shared: &Shared,
     port: &Port,

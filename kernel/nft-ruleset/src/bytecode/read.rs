@@ -226,8 +226,8 @@ fn base(read: Attributes<'_>) -> Option<Base> {
     })
 }
 
-/// Reads the elements of a set, and whether there is one for all other keys. While the kernel resizes a set, a dump has some elements twice, and
-/// lacks as many others.
+/// Reads the elements of a set, and whether there is one for all other keys. While the kernel
+/// resizes a set, a dump has some elements twice, and lacks as many others.
 fn elements(
     socket: &mut Socket,
     of: &Table,

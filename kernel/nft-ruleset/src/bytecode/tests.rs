@@ -10,7 +10,8 @@ use super::{
 const SLOT: usize = 0;
 const KEY: usize = 4;
 
-/// A program of the chains, the first of which is the base chain, and maps of endpoints or chains by slots.
+/// A program of the chains, the first of which is the base chain, and maps of endpoints or chains
+/// by slots.
 fn program(
     chains: impl IntoIterator<Item = (&'static str, Vec<Vec<Expression>>)>,
     maps: impl IntoIterator<Item = (&'static str, Vec<Data>)>,
