@@ -338,7 +338,9 @@ impl IpvsProxier {
             };
             self.rules.deliver(change, delivery, report).await?;
         }
-        self.change_schedulers(change, &families, &seen, report).await?;
+        if let Done::Differs = self.change_schedulers(change, &families, &seen, report).await? {
+            return Ok(Done::Differs);
+        }
         // Rules of before would go on to refuse what they do not know. Neither a family that is
         // left out nor what could not be removed keeps them.
         let removal = self.remove_other_rules(report);

@@ -1,6 +1,6 @@
 //! The step of a sync in which virtual servers get other schedulers.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use switchyard_core::{
     model::PerFamily,
@@ -8,29 +8,33 @@ use switchyard_core::{
     transition::Transition,
 };
 
-use super::{IpvsProxier, commands::Commands, failed, full::Addresses};
+use super::{Done, IpvsProxier, commands::Commands, failed, full::Addresses, refused::Refused};
 use crate::rules::Delivery;
 
 impl IpvsProxier {
     /// Changes as many schedulers as may be changed now. The rules translate what is new for their
-    /// Service ports in the meantime, without affinity.
+    /// Service ports in the meantime, without affinity. A scheduler that the kernel has no longer is
+    /// replaced, by a comparison.
     ///
     /// # Errors
-    /// If the rules or the kernel refuse anything. All is to be compared then.
+    /// If the rules refuse anything, or IPVS a virtual server of a Service port, which is named. All
+    /// is to be compared then.
     pub(super) async fn change_schedulers(
         &mut self,
         change: &Transition<'_>,
         families: &PerFamily<bool>,
         seen: &Addresses,
         report: &mut SyncReport,
-    ) -> Result<(), ProxierError> {
+    ) -> Result<Done, ProxierError> {
         let (mut ports, mut commands) = (Vec::new(), Commands::default());
+        let mut owners = BTreeMap::new();
         for (port, server) in self.schedulers.take(families, Instant::now()) {
             ports.extend(change.after().service_ports.get(&port));
+            owners.insert(server.selector, port);
             commands.edit_server(server);
         }
         if ports.is_empty() {
-            return Ok(());
+            return Ok(Done::All);
         }
         let never_bound = self.basis.never_bound.clone();
         let delivery = Delivery {
@@ -42,7 +46,20 @@ impl IpvsProxier {
         self.rules.translate(&ports, delivery, report).await?;
         // A packet that met the rules of before would find a virtual server without a scheduler.
         self.kernel.pass_packets();
-        self.commit_all(report, &commands).map_err(failed)?;
-        self.rules.resume(&ports, delivery, report).await
+        let (mut refused, mut differs) = (Refused::default(), Done::All);
+        for (step, refusal) in self.commit(report, &commands).map_err(failed)? {
+            let missing = step.missing_scheduler(&refusal).and_then(|name| name.parse().ok());
+            let is_stale = step.is_stale(&refusal);
+            if missing.is_some_and(|scheduler| self.basis.tried.lose(scheduler)) || is_stale {
+                differs = Done::Differs;
+            } else {
+                refused.command(owners.get(&step.selector), step, refusal);
+            }
+        }
+        self.rules.resume(&ports, delivery, report).await?;
+        match refused.into_error(families) {
+            Some((error, parts)) => Err(failed(error).of_parts(parts)),
+            None => Ok(differs),
+        }
     }
 }

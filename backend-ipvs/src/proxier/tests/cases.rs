@@ -572,6 +572,34 @@ fn a_scheduler_that_is_gone_is_replaced() {
     assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr");
 }
 
+/// The same where a virtual server is there and gets the scheduler, which was tried before; and a
+/// refusal for another reason is that of the Service.
+#[test]
+fn a_scheduler_that_cannot_be_changed_to_stops_no_other_service() {
+    let model = Model::default();
+    let mut node = node(&model);
+    let asking = |algorithm: &str| {
+        let web = service("web", "10.96.0.1").port("http", "TCP", 80);
+        web.annotation("switchyard/lb-algorithm", algorithm).apply()
+    };
+    let slice = || endpoints_of("web", &[1, 2, 3], &[]);
+    for algorithm in ["source-hash", "round-robin"] {
+        node.sync([asking(algorithm), slice()]);
+        node.proxier.schedulers.hasten();
+    }
+    let before = scheduler(&model, [10, 96, 0, 1]);
+    model.lock().missing.insert(Scheduler::SourceHash);
+    let report = node.sync([asking("source-hash")]);
+    assert_ne!(scheduler(&model, [10, 96, 0, 1]), "sh", "{report:?}");
+    model.lock().missing.clear();
+    node.sync([asking("round-robin")]);
+    node.proxier.schedulers.hasten();
+    assert_eq!(scheduler(&model, [10, 96, 0, 1]), before);
+    model.lock().refuse = Some(0);
+    let report = node.sync([asking("maglev")]);
+    assert_eq!(report.degraded.len(), 1, "the Service is named: {report:?}");
+}
+
 /// Nothing would answer there.
 #[test]
 fn an_address_whose_virtual_server_is_refused_is_not_bound() {
