@@ -22,8 +22,7 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// The silence after which an established watch is reported. A server sends something every 75 s.
 const SILENT_AFTER: Duration = Duration::from_secs(180);
 
-/// The time for which all watches can be refused as unauthorized before `/livez` fails, so that the
-/// kubelet starts the program again with new credentials.
+/// The time for which all watches can be refused as unauthorized before that is reported.
 const UNAUTHORIZED_AFTER: Duration = Duration::from_secs(600);
 
 /// The handler that reports [`ProxyHealth`].
@@ -35,11 +34,11 @@ pub struct HealthzHandler {
 
 impl HealthzHandler {
     /// Returns a handler that counts its answers in `metrics`. Watches that are silent because the
-    /// API server cannot be reached are only reported, since no node may lose its traffic for that
-    /// reason, let alone all nodes at once. A silent watch that is not retried makes the proxy
-    /// unhealthy. If the server has refused all watches as unauthorized for ten minutes, `/livez`
-    /// fails, and `/healthz` does not. `/readyz`, which kube-proxy does not have, is as `/livez`,
-    /// and fails before the first sync, too: a rollout must not go on before.
+    /// API server cannot be reached, or refuses the credentials, are only reported, since no node
+    /// may lose its traffic for that reason, let alone all nodes at once: a program that is started
+    /// again without its API server has nothing to serve. A silent watch that is not retried makes
+    /// the proxy unhealthy. `/readyz`, which kube-proxy does not have, is as `/livez`, and fails
+    /// before the first sync, too: a rollout must not go on before.
     pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: Arc<dyn Watches>) -> Self {
         Self { health, metrics, watches }
     }
@@ -51,19 +50,18 @@ impl Handler for HealthzHandler {
         let watches = WatchReport::new(self.watches.as_ref());
         report.problems.extend(watches.problems);
         let healthy = report.healthy() && !watches.stuck;
-        let is_live = healthy && !watches.unauthorized;
         let node_eligible = report.node_eligible;
         let (healthy, good, eligible, counter) = match request.uri().path() {
             "/healthz" => {
                 let good = healthy && node_eligible;
                 (healthy, good, Some(node_eligible), Some(&self.metrics.healthz))
             }
-            "/livez" => (is_live, is_live, None, Some(&self.metrics.livez)),
+            "/livez" => (healthy, healthy, None, Some(&self.metrics.livez)),
             "/readyz" => {
                 if !report.has_synced {
                     report.problems.push("not every IP family is programmed yet".to_owned());
                 }
-                (is_live, is_live && report.has_synced, None, None)
+                (healthy, healthy && report.has_synced, None, None)
             }
             _ => return not_found(),
         };
@@ -104,8 +102,6 @@ struct WatchReport {
     problems: Vec<String>,
     /// Whether a watch is silent for another reason than that the server cannot be reached.
     stuck: bool,
-    /// Whether all watches have been refused as unauthorized for ten minutes.
-    unauthorized: bool,
 }
 
 impl WatchReport {
@@ -115,7 +111,6 @@ impl WatchReport {
             report.add(kind, watches.silence(kind), watches.last_failure(kind));
         }
         if let Some(age) = unauthorized(watches).filter(|age| *age > UNAUTHORIZED_AFTER) {
-            report.unauthorized = true;
             let seconds = age.as_secs();
             report.problems.push(format!(
                 "the API server has refused all watches as unauthorized for {seconds} s"
@@ -340,20 +335,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refused_credentials_end_the_program_and_not_the_traffic() {
+    async fn refused_credentials_are_reported_and_end_nothing() {
         let refused = (Some(700), Some(601));
         let absent = (None, None);
         let silent = (Some(700), None);
-        for (watches, livez) in [
-            ([refused; 4], 503),
-            ([refused, refused, refused, absent], 503),
+        for (watches, is_reported) in [
+            ([refused; 4], true),
+            ([refused, refused, refused, absent], true),
             // The program started with credentials that are not accepted.
-            ([(None, Some(601)); 4], 503),
-            ([refused, refused, refused, (Some(700), Some(600))], 200),
-            ([refused, refused, refused, (Some(20), None)], 200),
-            ([refused, silent, refused, refused], 200),
-            ([silent; 4], 200),
-            ([absent; 4], 200),
+            ([(None, Some(601)); 4], true),
+            ([refused, refused, refused, (Some(700), Some(600))], false),
+            ([refused, refused, refused, (Some(20), None)], false),
+            ([refused, silent, refused, refused], false),
+            ([silent; 4], false),
+            ([absent; 4], false),
         ] {
             let health = health(None);
             health.set_node_eligible(true);
@@ -362,14 +357,14 @@ mod tests {
                 Arc::new(Metrics::for_tests()),
                 Arc::new(Refused(watches)),
             );
-            for (path, status) in [("/livez", livez), ("/healthz", 200)] {
+            for path in ["/livez", "/healthz"] {
                 let answer = handler.answer(&get(path));
-                assert_eq!(answer.status().as_u16(), status, "{path} {watches:?}");
+                assert_eq!(answer.status().as_u16(), 200, "{path} {watches:?}");
                 let body = answer.into_body().collect().await.unwrap().to_bytes();
                 let body = String::from_utf8(body.to_vec()).unwrap();
                 let problem = "the API server has refused all watches as unauthorized for 601 s";
-                assert_eq!(body.contains(problem), livez == 503, "{path}: {body}");
-                assert!(body.contains(&format!("\"healthy\":{}", status == 200)), "{body}");
+                assert_eq!(body.contains(problem), is_reported, "{path}: {body}");
+                assert!(body.contains("\"healthy\":true"), "{body}");
             }
         }
     }
