@@ -13,12 +13,12 @@ use crate::rules::Delivery;
 
 impl IpvsProxier {
     /// Changes as many schedulers as may be changed now. The rules translate what is new for their
-    /// Service ports in the meantime, without affinity. A scheduler that the kernel has no longer is
-    /// replaced, by a comparison.
+    /// Service ports in the meantime, without affinity. A scheduler that the kernel has no longer
+    /// is replaced, by a comparison.
     ///
     /// # Errors
-    /// If the rules refuse anything, or IPVS a virtual server of a Service port, which is named. All
-    /// is to be compared then.
+    /// If the rules refuse anything, or IPVS a virtual server of a Service port, which is named.
+    /// All is to be compared then.
     pub(super) async fn change_schedulers(
         &mut self,
         change: &Transition<'_>,
