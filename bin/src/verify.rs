@@ -13,7 +13,7 @@ use switchyard_core::{
     proxier::Mode,
 };
 use switchyard_netlink::{kernel::families, route};
-use switchyard_nft_ruleset::{Family, Table, bytecode::Budget};
+use switchyard_nft_ruleset::{Family, Table};
 
 use crate::{
     Failure, backends,
@@ -36,7 +36,7 @@ const FAILED: u8 = 3;
 const ATTEMPTS: usize = 3;
 /// The time for which tables that change are read again.
 const READ_FOR: Duration = Duration::from_secs(10);
-/// The time for which tables are evaluated; what takes longer is not understood.
+/// The time for which each table is evaluated; what takes longer is not understood.
 const EVALUATE_FOR: Duration = Duration::from_secs(600);
 
 /// Compares, prints the report, and returns the exit status.
@@ -103,7 +103,6 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
         );
     }
     let begun = Instant::now();
-    let budget = Budget::new(EVALUATE_FOR);
     let mut report = Report { services: services.len(), ..Report::default() };
     // Those that the kernel has not refused.
     let known = || services.iter().flat_map(|one| &one.ports).filter(|one| one.refused.is_none());
@@ -115,7 +114,7 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
         let table = Table::new(family, &*nft.table);
         let objects = Objects::new(family, &node.settings, &ports, &addresses);
         let objects = objects.drained(known().flat_map(service::drained));
-        report.compare(&table, &objects, READ_FOR, &budget)?;
+        report.compare(&table, &objects, READ_FOR, EVALUATE_FOR)?;
     }
     report.milliseconds = begun.elapsed().as_millis() as u64;
     Ok(report)

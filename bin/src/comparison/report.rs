@@ -82,8 +82,8 @@ pub struct Report {
 
 impl Report {
     /// Compares a family's table with the objects, and adds the result. A table that changes while
-    /// it is read is read again, unless `limit` has passed. What the budget does not suffice for is
-    /// not understood.
+    /// it is read is read again, unless `limit` has passed. What takes longer to `evaluate` once it is
+    /// read is not understood.
     ///
     /// # Errors
     /// If the table cannot be read.
@@ -92,7 +92,7 @@ impl Report {
         table: &Table,
         objects: &Objects<'_>,
         limit: Duration,
-        budget: &Budget,
+        evaluate: Duration,
     ) -> Result<(), TransportError> {
         let family = table.family;
         let Some(program) = Program::read(table, limit)? else {
@@ -108,6 +108,7 @@ impl Report {
             });
             return Ok(());
         };
+        let budget = &Budget::new(evaluate);
         let is_of_kube_proxy = kube_proxy::owns(&program);
         self.of_kube_proxy |= is_of_kube_proxy;
         let mut clients = Clients::default();

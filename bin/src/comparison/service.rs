@@ -15,15 +15,15 @@ use switchyard_core::{
 };
 use switchyard_netlink::route;
 use switchyard_nft::NftConfig;
-use switchyard_nft_ruleset::{Family, Table, TransportError, bytecode::Budget};
+use switchyard_nft_ruleset::{Family, Table, TransportError};
 
 use super::{objects::Objects, report::Report};
 use crate::{Failure, pace::Pace};
 
 /// The time for which tables that change are read again.
 const READ_FOR: Duration = Duration::from_secs(1);
-/// The time for which tables are evaluated; what takes longer is not understood.
-const EVALUATE_FOR: Duration = Duration::from_millis(1_500);
+/// The time for which each table is evaluated; what takes longer is not understood.
+const EVALUATE_FOR: Duration = Duration::from_secs(1);
 
 /// A Service as it should be in the kernel.
 #[derive(Debug, PartialEq)]
@@ -93,7 +93,7 @@ impl TableReader {
         Expected { node, ports, drained, others }: &Expected,
         addresses: &BTreeSet<IpAddr>,
     ) -> Result<Report, TransportError> {
-        let (mut report, budget) = (Report::default(), Budget::new(EVALUATE_FOR));
+        let mut report = Report::default();
         for family in Family::ALL {
             let is_programmed = *self.config.families.get(family.into());
             if is_programmed && ports.iter().any(|port| Family::from(port.id.family) == family) {
@@ -101,7 +101,7 @@ impl TableReader {
                 let objects = Objects::new(family, node, ports, addresses);
                 let objects = objects.drained(zero).beside(others);
                 let table = Table::new(family, &*self.config.table);
-                report.compare(&table, &objects, READ_FOR, &budget)?;
+                report.compare(&table, &objects, READ_FOR, EVALUATE_FOR)?;
             }
         }
         Ok(report)
