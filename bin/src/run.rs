@@ -244,11 +244,27 @@ pub fn run(
         }
         .into()
     });
-    let Some(error) = error else { drain_and_end(proxy, drain) };
-    // The remaining tasks need not end before the program does, nor does a sync, which may take
-    // minutes.
+    let error = match error {
+        None => {
+            tracing::info!(limit = ?drain, "Terminated: waiting for the end of connections");
+            drain_within(proxy, drain);
+            tracing::info!("Ending");
+            logging::flush();
+            process::end_as_terminated()
+        }
+        Some(error @ RunError::ConfigurationChanged) if !drain.is_zero() => {
+            tracing::info!(limit = ?drain, "Waiting for the end of connections before the restart");
+            drain_within(proxy, drain);
+            error
+        }
+        Some(error) => {
+            // Neither need a sync end, which may take minutes.
+            std::mem::forget(proxy);
+            error
+        }
+    };
+    // The remaining tasks need not end before the program does.
     runtime.shutdown_background();
-    std::mem::forget(proxy);
     Err(error)
 }
 
@@ -283,9 +299,8 @@ async fn terminated(drain: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets connections go on for a time, and ends the program.
-fn drain_and_end(proxy: Proxy, limit: Duration) -> ! {
-    tracing::info!(?limit, "Terminated: waiting for the end of connections");
+/// Lets connections go on for a time.
+fn drain_within(proxy: Proxy, limit: Duration) {
     logging::flush();
     let (drained, is_drained) = mpsc::channel();
     // A sync that is under way may take minutes.
@@ -293,9 +308,6 @@ fn drain_and_end(proxy: Proxy, limit: Duration) -> ! {
         let _ = drained.send(proxy.drain(limit));
     });
     let _ = is_drained.recv_timeout(limit);
-    tracing::info!("Ending");
-    logging::flush();
-    process::end_as_terminated()
 }
 
 /// Returns the metrics of a proxy that programs the families in `supported`.

@@ -75,6 +75,8 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
     let addresses = route::interface_addresses()?;
     let (node, services): (_, Vec<KnownService>) = match &settings.source {
         SourceSettings::Manifests(directory) if asked.from.is_none() => {
+            // No proxy is asked for its mode.
+            loaded.named_mode().map_or(Ok(()), |mode| check_mode(mode.as_str()))?;
             let problems = &mut io::stderr().lock();
             let mut tracker =
                 tracked::tracked(settings, directory, &switchyard_nft::PROFILE, problems)?;
@@ -97,11 +99,7 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             (picture.node, picture.services)
         }
     };
-    if let Some(mode) = node.mode.as_deref().filter(|mode| *mode != Mode::NFTABLES.as_str()) {
-        return Err(
-            format!("the proxy is in mode {mode}; nftables mode alone can be verified").into()
-        );
-    }
+    node.mode.as_deref().map_or(Ok(()), check_mode)?;
     let begun = Instant::now();
     let mut report = Report { services: services.len(), ..Report::default() };
     // Those that the kernel has not refused.
@@ -118,4 +116,11 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
     }
     report.milliseconds = begun.elapsed().as_millis() as u64;
     Ok(report)
+}
+
+fn check_mode(mode: &str) -> Result<(), Failure> {
+    if mode == Mode::NFTABLES.as_str() {
+        return Ok(());
+    }
+    Err(format!("the proxy is in mode {mode}; nftables mode alone can be verified").into())
 }

@@ -122,11 +122,13 @@ impl Reloader {
                     continue;
                 }
             };
-            rejected = None;
-            // The file may have changed again before it was loaded.
-            if let Some(file) = &loaded.settings.config_file {
-                known = Content::from(&*file.text);
+            // Half-written content may be valid: only what stayed for a while counts.
+            let read = loaded.settings.config_file.as_ref().map(|file| Content::from(&*file.text));
+            if read.as_ref() != Some(content.as_ref().unwrap_or(&known)) {
+                continue;
             }
+            rejected = None;
+            known = content.unwrap_or(known);
             if self.apply_file(loaded).await == Reload::Restart {
                 return;
             }
