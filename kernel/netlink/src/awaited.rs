@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::{Error, Socket};
+use crate::{Error, Message, Socket};
 
 /// The kernel may report that it could not report something, and nothing else.
 const INTEREST: Interest = Interest::READABLE.add(Interest::ERROR);
@@ -45,6 +45,34 @@ impl Awaited {
         let registered = self.registered().map_err(cannot_wait)?;
         registered.ready_mut(INTEREST).await.map_err(cannot_wait)?.clear_ready();
         Ok(registered.get_mut())
+    }
+
+    /// Waits until a message is announced that concerns the caller, or may have been, as
+    /// announcements were lost. Nothing is lost if the future is dropped.
+    ///
+    /// # Errors
+    /// Those of [`Awaited::ready`], and of receiving.
+    pub(crate) async fn announced(
+        &mut self,
+        mut concerns: impl FnMut(&Message<'_>) -> bool,
+    ) -> Result<(), Error> {
+        loop {
+            let socket = self.ready().await?;
+            let mut is_news = false;
+            loop {
+                match socket.receive() {
+                    Ok(None) => break,
+                    Ok(Some(mut datagram)) => {
+                        is_news |= datagram.any(|message| concerns(&message));
+                    }
+                    Err(Error::Overrun) => is_news = true,
+                    Err(error) => return Err(error),
+                }
+            }
+            if is_news {
+                return Ok(());
+            }
+        }
     }
 
     fn registered(&mut self) -> io::Result<&mut AsyncFd<Socket>> {

@@ -10,7 +10,7 @@ use super::{
     device::{DeviceError, DummyDevice},
     list::{self, abi},
 };
-use crate::{Awaited, Error, Socket};
+use crate::{Awaited, Message, Socket};
 
 /// A set of addresses that several parts of a program know. Clones are one set.
 #[derive(Clone, Debug, Default)]
@@ -64,30 +64,18 @@ impl AddressAnnouncements {
             None => self.open.insert(open(self.device)?),
         };
         loop {
-            let socket = announcements.ready().await.map_err(DeviceError::Announcements)?;
-            let wanted = self.bound.lock().clone();
-            let mut is_suspected = false;
-            loop {
-                match socket.receive() {
-                    Ok(None) => break,
-                    Ok(Some(mut datagram)) => {
-                        is_suspected |= datagram.any(|message| {
-                            let change = list::change(&message);
-                            change.is_some_and(|(ip, is_there)| wanted.contains(&ip) != is_there)
-                        });
-                    }
-                    // Many at once are this program's as a rule.
-                    Err(Error::Overrun) => is_suspected = true,
-                    Err(error) => return Err(DeviceError::Announcements(error)),
-                }
-            }
-            // The list alone shows of which device, and what is now.
-            if is_suspected {
-                // Not half-way through a change of this program's.
-                let wanted = self.bound.lock();
-                if device.addresses()? != *wanted {
-                    return Ok(());
-                }
+            let wanted = self.bound.clone();
+            let is_suspect = |message: &Message<'_>| {
+                let change = list::change(message);
+                change.is_some_and(|(ip, is_there)| wanted.lock().contains(&ip) != is_there)
+            };
+            // Many at once, of which some are lost, are this program's as a rule.
+            announcements.announced(is_suspect).await.map_err(DeviceError::Announcements)?;
+            // The list alone shows of which device, and what is now. Not half-way through a change
+            // of this program's.
+            let wanted = self.bound.lock();
+            if device.addresses()? != *wanted {
+                return Ok(());
             }
         }
     }

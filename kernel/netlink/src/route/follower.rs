@@ -10,7 +10,7 @@ use switchyard_model::InterfaceAddresses;
 use tokio::time::timeout;
 
 use crate::route::list::{self, abi};
-use crate::{Awaited, Error, Socket};
+use crate::{Awaited, Error, Message, Socket};
 
 /// The time between the first of a burst of changes and the reading of the list.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -147,27 +147,10 @@ impl Connection {
     /// Waits for an announcement that is not about a device that is left out. Those that were lost
     /// may have been about any device.
     async fn announcement(&mut self) -> Result<(), AddressError> {
-        loop {
-            let socket = self.announcements.ready().await.map_err(AddressError::Receive)?;
-            let mut concerns = false;
-            loop {
-                match socket.receive() {
-                    Ok(None) => break,
-                    Ok(Some(datagram)) => {
-                        let mut devices = datagram.map(|message| list::changed_device(&message));
-                        let is_left_out = |index: Option<u32>| {
-                            index.is_some_and(|index| self.without_indices.contains(&index))
-                        };
-                        concerns |= devices.any(|index| !is_left_out(index));
-                    }
-                    Err(Error::Overrun) => concerns = true,
-                    Err(error) => return Err(AddressError::Receive(error)),
-                }
-            }
-            if concerns {
-                return Ok(());
-            }
-        }
+        let is_left_out =
+            |index: Option<u32>| index.is_some_and(|index| self.without_indices.contains(&index));
+        let concerns = |message: &Message<'_>| !is_left_out(list::changed_device(message));
+        self.announcements.announced(concerns).await.map_err(AddressError::Receive)
     }
 
     fn list(&mut self) -> Result<BTreeSet<IpAddr>, AddressError> {

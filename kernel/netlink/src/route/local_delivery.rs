@@ -125,23 +125,7 @@ impl DeliveryAnnouncements {
                 self.open.insert(Awaited::new(socket))
             }
         };
-        loop {
-            let socket = announcements.ready().await?;
-            let mut is_deleted = false;
-            loop {
-                match socket.receive() {
-                    Ok(None) => break,
-                    Ok(Some(mut datagram)) => {
-                        is_deleted |= datagram.any(|message| is_deletion(&message, self.priority));
-                    }
-                    Err(Error::Overrun) => is_deleted = true,
-                    Err(error) => return Err(error),
-                }
-            }
-            if is_deleted {
-                return Ok(());
-            }
-        }
+        announcements.announced(|message| is_deletion(message, self.priority)).await
     }
 }
 
