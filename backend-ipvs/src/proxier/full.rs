@@ -11,17 +11,17 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{IpFamily, PerFamily},
+    model::{IpFamily, PerFamily, ServicePortId},
     proxier::SyncReport,
     state::State,
     transition::Transition,
 };
 use switchyard_netlink::Error;
-use switchyard_netlink::ipvs::{Selector, VirtualServer};
+use switchyard_netlink::ipvs::{Refusal, Selector, VirtualServer};
 
 use super::{
     IpvsProxier, SyncError,
-    commands::{Action, Commands},
+    commands::{Action, Commands, Step},
     drift::Expected,
     failed_to,
     incremental::Difference,
@@ -259,18 +259,30 @@ impl IpvsProxier {
                 }
                 _ => {}
             }
-            let missing = step.missing_scheduler(&refusal).and_then(|name| name.parse().ok());
-            if missing.is_some_and(|scheduler| self.basis.tried.lose(scheduler)) {
-                refused.is_stale = true;
-            } else {
-                refused.command(server.map(|server| &server.port.id), step, refusal);
-            }
+            self.note_refusal(server.map(|server| &server.port.id), step, refusal, refused);
         }
         let ip = |selector| match selector {
             Selector::Address { ip, .. } => Some(ip),
             Selector::Mark { .. } => None,
         };
         Ok(unserved.into_iter().filter_map(ip).collect())
+    }
+
+    /// Notes that IPVS refused a command about a virtual server of a Service port. A scheduler that
+    /// the kernel has no longer is lost, and everything to be compared again.
+    pub(super) fn note_refusal(
+        &mut self,
+        owner: Option<&ServicePortId>,
+        step: Step,
+        refusal: Refusal,
+        refused: &mut Refused,
+    ) {
+        let missing = step.missing_scheduler(&refusal).and_then(|name| name.parse().ok());
+        if missing.is_some_and(|scheduler| self.basis.tried.lose(scheduler)) {
+            refused.is_stale = true;
+        } else {
+            refused.command(owner, step, refusal);
+        }
     }
 }
 

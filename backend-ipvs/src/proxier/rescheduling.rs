@@ -46,20 +46,15 @@ impl IpvsProxier {
         self.rules.translate(&ports, delivery, report).await?;
         // A packet that met the rules of before would find a virtual server without a scheduler.
         self.kernel.pass_packets();
-        let (mut refused, mut differs) = (Refused::default(), Done::All);
+        let mut refused = Refused::default();
         for (step, refusal) in self.commit(report, &commands).map_err(failed)? {
-            let missing = step.missing_scheduler(&refusal).and_then(|name| name.parse().ok());
-            let is_stale = step.is_stale(&refusal);
-            if missing.is_some_and(|scheduler| self.basis.tried.lose(scheduler)) || is_stale {
-                differs = Done::Differs;
-            } else {
-                refused.command(owners.get(&step.selector), step, refusal);
-            }
+            self.note_refusal(owners.get(&step.selector), step, refusal, &mut refused);
         }
         self.rules.resume(&ports, delivery, report).await?;
+        let done = if refused.is_stale { Done::Differs } else { Done::All };
         match refused.into_error(families) {
             Some((error, parts)) => Err(failed(error).of_parts(parts)),
-            None => Ok(differs),
+            None => Ok(done),
         }
     }
 }
