@@ -258,7 +258,7 @@ pub fn run(
             error
         }
         Some(error) => {
-            // Neither need a sync end, which may take minutes.
+            // A sync that is under way may take minutes, and need not end.
             std::mem::forget(proxy);
             error
         }

@@ -45,7 +45,7 @@ struct OfFamily {
     is_on: AtomicBool,
     /// Whether a connection has succeeded, and the family has not been given up since.
     has_worked: AtomicBool,
-    /// Whether `doubts` holds anything: most of the time, nobody needs the lock.
+    /// Whether `doubts` holds anything, without which no connection needs the lock.
     has_doubts: AtomicBool,
     doubts: Mutex<Doubts>,
 }

@@ -96,6 +96,10 @@ impl Slices {
     }
 
     /// The keys of all slices.
+    pub(crate) fn len(&self) -> usize {
+        self.owners.len()
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = ObjectKey> + '_ {
         self.owners.keys().map(|(namespace, name)| ObjectKey {
             kind: Kind::EndpointSlice,

@@ -51,12 +51,13 @@ impl Tracker {
         let ingress = service.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
         let ips = [&spec.cluster_ip].into_iter().chain(&spec.cluster_ips).chain(&spec.external_ips);
         let ips: Vec<_> = ips.chain(ingress).filter_map(|ip| parse_ip(ip).ok()).collect();
+        let own = ObjectKey::new(Kind::Service, &service.metadata);
         let has_another = |ip, family, protocol, port: i64| {
             let Ok(port) = port.try_into() else { return false };
             let winner = self.listeners.winner(&ListenerKey { ip, family, protocol, port });
             winner.is_some_and(|winner| {
-                service_key(&winner.id().name.service)
-                    != ObjectKey::new(Kind::Service, &service.metadata)
+                let ServiceName { namespace, name } = &winner.id().name.service;
+                (&**namespace, &**name) != (&*own.namespace, &*own.name)
             })
         };
         spec.ports.iter().any(|port| {
