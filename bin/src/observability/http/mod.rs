@@ -7,7 +7,7 @@ pub mod metrics;
 pub mod rebind;
 
 use switchyard::health::http::{
-    Answer, Handler, JSON, PLAIN_TEXT, answer, connections, listen, not_found, ok, serve,
+    Answer, Handler, JSON, PLAIN_TEXT, Prepared, answer, connections, listen, not_found, ok, serve,
     with_header,
 };
 

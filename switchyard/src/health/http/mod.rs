@@ -4,6 +4,8 @@ pub mod connections;
 pub mod listen;
 pub mod serve;
 
+use std::pin::Pin;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
@@ -14,6 +16,9 @@ use hyper::{
 /// An answer of a server.
 pub type Answer = Response<Full<Bytes>>;
 
+/// An answer that is being made.
+pub type Prepared<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+
 /// The content type of plain text.
 pub const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// The content type of JSON.
@@ -23,6 +28,12 @@ pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub trait Handler: Send + Sync + 'static {
     /// Returns the answer to a request, whose body is empty or short. Must not block.
     fn answer(&self, request: &Request<Bytes>) -> Answer;
+
+    /// Returns an answer that takes longer to make, for which others must not wait; `None` for a
+    /// request that [`Handler::answer`] answers.
+    fn prepare(&self, _request: &Request<Bytes>) -> Option<Prepared<'_>> {
+        None
+    }
 }
 
 /// Returns an answer whose content type browsers must not guess.

@@ -1,6 +1,6 @@
 //! The metrics server: `/metrics`, and pages about the program itself.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use hyper::{
@@ -8,10 +8,13 @@ use hyper::{
     header::{ACCEPT, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue},
 };
 use switchyard_core::proxier::Mode;
-use tokio::sync::watch;
+use tokio::{
+    sync::{Mutex, watch},
+    task,
+};
 
 use super::{
-    Answer, Handler, JSON, PLAIN_TEXT, answer, configz, debug, not_found, ok, with_header,
+    Answer, Handler, JSON, PLAIN_TEXT, Prepared, answer, configz, debug, not_found, ok, with_header,
 };
 use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
 use crate::observability::{metrics::Metrics, status::StatusSources, watches::Watches};
@@ -41,6 +44,8 @@ pub struct MetricsHandler {
     status: StatusSources,
     shown: watch::Receiver<ConfigPages>,
     set_verbosity: debug::SetVerbosity,
+    /// The metrics as text, and the time at which that was begun.
+    last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
 /// The pages about the configuration in effect.
@@ -74,12 +79,32 @@ impl MetricsHandler {
         set_verbosity: impl Fn(u32) -> bool + Send + Sync + 'static,
     ) -> Self {
         let watches = Arc::clone(&status.watches);
-        Self { metrics, watches, status, shown, set_verbosity: Box::new(set_verbosity) }
+        let set_verbosity = Box::new(set_verbosity);
+        Self { metrics, watches, status, shown, set_verbosity, last: Arc::default() }
     }
 
-    fn exposition(&self) -> Answer {
-        self.metrics.watches_heard(|kind| self.watches.silence(kind));
-        let mut answer = answer(StatusCode::OK, METRICS, self.metrics.text());
+    /// Returns the metrics of a moment since the call. They are written on another thread, one
+    /// text at a time for all that wait, however many clients ask.
+    async fn exposition(&self) -> Answer {
+        let asked = Instant::now();
+        let mut last = Arc::clone(&self.last).lock_owned().await;
+        let (metrics, watches) = (Arc::clone(&self.metrics), Arc::clone(&self.watches));
+        // A client that goes leaves the lock to the thread.
+        let text = task::spawn_blocking(move || match &*last {
+            Some((begun, text)) if *begun >= asked => text.clone(),
+            _ => {
+                let begun = Instant::now();
+                metrics.watches_heard(|kind| watches.silence(kind));
+                let text = Bytes::from(metrics.text());
+                *last = Some((begun, text.clone()));
+                text
+            }
+        });
+        let Ok(text) = text.await else {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            return answer(status, PLAIN_TEXT, "cannot write the metrics\n");
+        };
+        let mut answer = answer(StatusCode::OK, METRICS, text);
         if let Some(start) = self.metrics.process_start() {
             with_header(&mut answer, PROCESS_START, HeaderValue::from(start));
         }
@@ -159,7 +184,6 @@ impl MetricsHandler {
 impl Handler for MetricsHandler {
     fn answer(&self, request: &Request<Bytes>) -> Answer {
         match request.uri().path() {
-            "/metrics" => self.exposition(),
             "/metrics/slis" => self.slis(request),
             "/status" => self.status(request),
             "/healthz" => self.healthz(request.uri().query().unwrap_or_default()),
@@ -171,6 +195,10 @@ impl Handler for MetricsHandler {
             }
             _ => not_found(),
         }
+    }
+
+    fn prepare(&self, request: &Request<Bytes>) -> Option<Prepared<'_>> {
+        (request.uri().path() == "/metrics").then(|| Box::pin(self.exposition()) as Prepared<'_>)
     }
 }
 

@@ -1,13 +1,14 @@
 //! The paths of the metrics server.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
+use futures::future;
 use http_body_util::BodyExt;
 use switchyard::health::ProxyHealth;
 
 use super::*;
 use crate::config::settings::FlagOnlySettings;
-use crate::observability::{http::get, watches::NoWatches};
+use crate::observability::{http::get, metrics::Reload, watches::NoWatches};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -86,4 +87,25 @@ async fn the_status_has_the_form_that_is_asked_for() {
     let page = handler.answer(&with_accept("/status", browser));
     let policy = page.headers()["content-security-policy"].to_str().unwrap();
     assert_eq!(policy, "default-src 'none'; style-src 'unsafe-inline'");
+}
+
+#[tokio::test]
+async fn clients_that_ask_together_share_a_text() {
+    let handler = handler(|_| {});
+    let request = get("/metrics");
+    let answers = future::join_all((0..64).map(|_| handler.prepare(&request).unwrap())).await;
+    let mut texts = HashSet::new();
+    for answer in answers {
+        assert_eq!(answer.headers()["content-type"], METRICS);
+        texts.insert(answer.into_body().collect().await.unwrap().to_bytes().as_ptr());
+    }
+    // The first may have begun before the others asked.
+    assert!(texts.len() <= 2, "{}", texts.len());
+    let before = handler.metrics.text();
+    handler.metrics.config_reloaded(Reload::Rejected);
+    let answer = handler.prepare(&request).unwrap().await;
+    let after = answer.into_body().collect().await.unwrap().to_bytes();
+    let rejected = "reloads_total{result=\"rejected\"} 1";
+    assert!(!before.contains(rejected));
+    assert!(str::from_utf8(&after).unwrap().contains(rejected), "a later one has its own");
 }

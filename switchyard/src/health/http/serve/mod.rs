@@ -107,8 +107,13 @@ async fn converse(
         let can_stay = slot.touch() && opened.elapsed() < patience.lifetime;
         let handler = &handler;
         async move {
-            let request = with_body(request, patience.request).await;
-            let mut answer = request.map_or_else(refusal, |request| handler.answer(&request));
+            let mut answer = match with_body(request, patience.request).await {
+                Ok(request) => match handler.prepare(&request) {
+                    Some(prepared) => prepared.await,
+                    None => handler.answer(&request),
+                },
+                Err(status) => refusal(status),
+            };
             if !can_stay {
                 with_header(&mut answer, CONNECTION, HeaderValue::from_static("close"));
             }
