@@ -172,9 +172,9 @@ pub fn run(
         shown_pages,
         logging::set_verbosity,
     );
-    let addresses = rebind::addresses(&settings.servers).map(watch::Sender::new);
+    let addresses = watch::Sender::new(rebind::addresses(&settings.servers));
     let serving = serve(
-        addresses.each_ref().map(watch::Sender::subscribe),
+        addresses.subscribe(),
         [Arc::new(healthz), Arc::new(exposition)],
         proxy.connections(),
         recorder.clone(),
@@ -357,19 +357,13 @@ fn start_proxy(
 /// Serves health and metrics. Ends only with a failure that is fatal by the configuration, once the
 /// Event with the reason is sent.
 async fn serve(
-    [healthz_address, metrics_address]: [watch::Receiver<ServerAddress>; 2],
+    addresses: watch::Receiver<[ServerAddress; 2]>,
     [healthz, metrics]: [Arc<dyn Handler>; 2],
     connections: Arc<Connections>,
     recorder: Recorder,
 ) -> RunError {
-    let (server, error) = tokio::select! {
-        error = rebind::serve("healthz", healthz_address, healthz, Arc::clone(&connections)) => {
-            ("healthz", error)
-        }
-        error = rebind::serve("metrics", metrics_address, metrics, connections) => {
-            ("metrics", error)
-        }
-    };
+    let handlers = [("healthz", healthz), ("metrics", metrics)];
+    let (server, error) = rebind::serve(addresses, handlers, connections).await;
     let error = RunError::Server(server, error);
     recorder.record(Event::server_failed(server, ErrorChain(&error).to_string()));
     recorder.flush(FINAL_EVENT_WAIT).await;

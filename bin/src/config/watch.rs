@@ -42,6 +42,11 @@ pub async fn changed(path: &Path, known: &Content) -> Content {
     }
 }
 
+/// Whether the file has this content at the moment.
+pub fn is(path: &Path, content: &Content) -> bool {
+    read(path).as_ref() == Some(content)
+}
+
 fn read(path: &Path) -> Option<Content> {
     match fs::read(path) {
         Ok(bytes) if bytes.is_empty() => None,

@@ -11,7 +11,7 @@
 
 pub mod fields;
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use switchyard::Handle;
 use switchyard_core::{error::ErrorChain, model::PerFamily};
@@ -60,6 +60,9 @@ enum Rejection {
     /// A field does not fit the Node.
     #[error(transparent)]
     Node(#[from] NodeError),
+    /// An address cannot be bound, which would be fatal with `bindAddressHardFail`.
+    #[error("cannot serve at {0}")]
+    Server(SocketAddr, #[source] io::Error),
 }
 
 /// The parts of the running program to which a change is applied.
@@ -67,7 +70,7 @@ pub struct LiveParts {
     /// The proxy.
     pub proxy: Handle,
     /// The addresses of the health server and of the metrics server.
-    pub addresses: [watch::Sender<ServerAddress>; 2],
+    pub addresses: watch::Sender<[ServerAddress; 2]>,
     /// The pages that show the configuration.
     pub pages: watch::Sender<ConfigPages>,
     /// The metrics, which count changes by result.
@@ -110,8 +113,11 @@ impl Reloader {
                 None => Some(changed.await),
                 Some(_) => time::timeout(RETRY, changed).await.ok(),
             };
+            let expected = content.as_ref().unwrap_or(&known);
             let loaded = match self.load().await {
                 Ok(loaded) => loaded,
+                // It is being written.
+                Err(_) if !config_watch::is(&file.path, expected) => continue,
                 Err(rejection) => {
                     let why = ErrorChain(&rejection).to_string();
                     if content.is_some() || rejected.as_ref() != Some(&why) {
@@ -124,7 +130,7 @@ impl Reloader {
             };
             // Half-written content may be valid: only what stayed for a while counts.
             let read = loaded.settings.config_file.as_ref().map(|file| Content::from(&*file.text));
-            if read.as_ref() != Some(content.as_ref().unwrap_or(&known)) {
+            if read.as_ref() != Some(expected) {
                 continue;
             }
             rejected = None;
@@ -142,6 +148,9 @@ impl Reloader {
         if loaded.settings.source != self.settings.source {
             source_task::check(&loaded.settings.source).await?;
         }
+        let addresses = rebind::addresses(&loaded.settings.servers);
+        rebind::check(&addresses, &self.parts.addresses.borrow())
+            .map_err(|(address, error)| Rejection::Server(address, error))?;
         if loaded.config.mode == self.config.mode {
             loaded.settings = loaded.with_mode(self.settings.backend.mode)?;
             self.check_node(&loaded)?;
@@ -248,9 +257,8 @@ impl Reloader {
         }
         let _ = self.parts.proxy.set_node(settings.node.clone()).await;
         let addresses = rebind::addresses(&settings.servers);
-        for (sender, address) in self.parts.addresses.iter().zip(addresses) {
-            sender.send_if_modified(|current| std::mem::replace(current, address) != address);
-        }
+        let changed = |current: &mut _| std::mem::replace(current, addresses) != addresses;
+        self.parts.addresses.send_if_modified(changed);
         self.parts.metrics.set_gates(&config.feature_gates);
         self.parts.pages.send_replace(ConfigPages::new(&settings, &config));
         (self.settings, self.config, self.warnings) = (settings, config, warnings);

@@ -413,7 +413,13 @@ fn the_rest_of_the_program_changes_too() {
     let (_, config) = running.namespace.get("127.0.0.1:1249", "/configz").unwrap();
     assert!(config.contains("\"syncPeriod\":\"7s\""), "{config}");
 
+    // What would end the program is tried before.
+    let nowhere = moved.replace("192.0.2.1:1256", "203.0.113.1:1256");
+    let hard = format!("{}{nowhere}bindAddressHardFail: true\n", conntrack(88));
+    running.change_from(&hard, "127.0.0.1:1249", "rejected", 1);
+
     let log = running.log();
+    assert!(log.contains("cannot serve at 203.0.113.1:1256: "), "{log}");
     let told = "\"Failed to set conntrack limits and timeouts\" err=\"cannot change";
     assert!(log.contains(told), "{log}");
     let synced: Vec<&str> = log.lines().filter(|line| line.contains("\"Synced\"")).collect();

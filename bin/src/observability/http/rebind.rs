@@ -1,12 +1,13 @@
-//! A server whose address may change while the server runs.
+//! Servers whose addresses may change while they run.
 
 use std::{
     convert::Infallible,
-    future::{Future, pending},
+    future::{Future, pending, poll_fn},
     io,
     net::SocketAddr,
     pin::Pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
@@ -40,45 +41,49 @@ struct Server {
     serving: Pin<Box<dyn Future<Output = Infallible> + Send>>,
 }
 
-/// Serves `handler` at the wanted address, for ever. After a change, the new address is bound
-/// before the old server is closed, unless the two addresses conflict (`0.0.0.0:1` and
-/// `127.0.0.1:1`). Connections to the old server end. The connections count for the limits of
-/// `connections`. Returns the error of a fatal failure to bind.
-pub async fn serve(
-    name: &'static str,
-    mut wanted: watch::Receiver<ServerAddress>,
-    handler: Arc<dyn Handler>,
+/// Serves each handler at its wanted address, for ever. After a change, the new address is bound
+/// before the old server is closed, unless another server that moves is in the way (`0.0.0.0:1` and
+/// `127.0.0.1:1`, or two that exchange their ports). Connections to the old server end. The
+/// connections count for the limits of `connections`. Returns the name and the error of a fatal
+/// failure to bind.
+pub async fn serve<const N: usize>(
+    mut wanted: watch::Receiver<[ServerAddress; N]>,
+    handlers: [(&'static str, Arc<dyn Handler>); N],
     connections: Arc<Connections>,
-) -> io::Error {
-    let mut running: Option<Server> = None;
+) -> (&'static str, io::Error) {
+    let mut running: [Option<Server>; N] = [const { None }; N];
     loop {
-        let ServerAddress { address, hard_fail } = *wanted.borrow_and_update();
+        let addresses = *wanted.borrow_and_update();
         let mut is_tried_again = false;
-        if running.as_ref().map(|server| server.address) != address {
-            match address.map(|address| (address, bind(address, &mut running))) {
-                None => running = None,
+        for (index, (name, handler)) in handlers.iter().enumerate() {
+            let ServerAddress { address, hard_fail } = addresses[index];
+            if running[index].as_ref().map(|server| server.address) == address {
+                continue;
+            }
+            match address.map(|address| (address, bind(address, &mut running, &addresses))) {
+                None => running[index] = None,
                 Some((address, Ok(listener))) => {
                     tracing::debug!(name, %address, "Listening");
-                    let (handler, connections) = (Arc::clone(&handler), Arc::clone(&connections));
+                    let (handler, connections) = (Arc::clone(handler), Arc::clone(&connections));
                     let serving = Box::pin(accept(name, listener, handler, connections));
-                    running = Some(Server { address, serving });
+                    running[index] = Some(Server { address, serving });
                 }
                 Some((address, Err(error))) => {
                     let err = ErrorChain(&error);
                     tracing::error!(name, %address, %err, "Failed to start server");
                     if hard_fail {
-                        return error;
+                        return (name, error);
                     }
                     is_tried_again = true;
                 }
             }
         }
-        let serving = async {
-            match &mut running {
-                Some(server) => server.serving.as_mut().await,
-                None => pending().await,
+        let serving = poll_fn(|context| {
+            for server in running.iter_mut().flatten() {
+                let _ = server.serving.as_mut().poll(context);
             }
-        };
+            Poll::<Infallible>::Pending
+        });
         let again = async {
             match is_tried_again {
                 true => time::sleep(RETRY).await,
@@ -94,20 +99,42 @@ pub async fn serve(
     }
 }
 
-/// Binds the address. A running server with the same port is closed if the address is in use.
-fn bind(address: SocketAddr, running: &mut Option<Server>) -> io::Result<TcpListener> {
-    match listen::bind(address) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            match running.take_if(|server| server.address.port() == address.port()) {
-                Some(server) => {
-                    drop(server);
-                    listen::bind(address)
-                }
-                None => Err(error),
-            }
-        }
-        result => result,
+/// Binds the address. A running server that is to move is closed if it has the port, and the
+/// address is in use.
+fn bind<const N: usize>(
+    address: SocketAddr,
+    running: &mut [Option<Server>; N],
+    wanted: &[ServerAddress; N],
+) -> io::Result<TcpListener> {
+    let error = match listen::bind(address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+        result => return result,
+    };
+    let mut is_less = false;
+    for (running, wanted) in running.iter_mut().zip(wanted) {
+        let moves = |server: &mut Server| {
+            server.address.port() == address.port() && Some(server.address) != wanted.address
+        };
+        is_less |= running.take_if(moves).is_some();
     }
+    if is_less { listen::bind(address) } else { Err(error) }
+}
+
+/// Tries the addresses that have to be bound, unless a server with a current address may be in the
+/// way. Returns the address that cannot be bound, and the error.
+pub fn check<const N: usize>(
+    wanted: &[ServerAddress; N],
+    current: &[ServerAddress; N],
+) -> Result<(), (SocketAddr, io::Error)> {
+    for address in wanted.iter().filter(|it| it.hard_fail).filter_map(|it| it.address) {
+        let is_ours =
+            || current.iter().filter_map(|it| it.address).any(|it| it.port() == address.port());
+        match listen::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_ours() => {}
+            result => drop(result.map_err(|error| (address, error))?),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -168,23 +195,28 @@ mod tests {
         ServerAddress { address: Some(address), hard_fail: false }
     }
 
-    fn start(first: ServerAddress) -> (watch::Sender<ServerAddress>, JoinHandle<io::Error>) {
+    type Task = JoinHandle<(&'static str, io::Error)>;
+
+    fn start<const N: usize>(
+        first: [ServerAddress; N],
+    ) -> (watch::Sender<[ServerAddress; N]>, Task) {
         let (sender, receiver) = watch::channel(first);
         let connections = Connections::new(Limits::new(1024));
-        (sender, tokio::spawn(serve("test", receiver, Arc::new(Hello), connections)))
+        let handlers = [(); N].map(|()| ("test", Arc::new(Hello) as Arc<dyn Handler>));
+        (sender, tokio::spawn(serve(receiver, handlers, connections)))
     }
 
     #[tokio::test]
     async fn it_moves() {
         let [one, two] = free();
-        let (addresses, task) = start(retried(one));
+        let (addresses, task) = start([retried(one)]);
         expect(one, true).await;
-        addresses.send_replace(retried(two));
+        addresses.send_replace([retried(two)]);
         expect(two, true).await;
         expect(one, false).await;
-        addresses.send_replace(ServerAddress { address: None, hard_fail: true });
+        addresses.send_replace([ServerAddress { address: None, hard_fail: true }]);
         expect(two, false).await;
-        addresses.send_replace(retried(one));
+        addresses.send_replace([retried(one)]);
         expect(one, true).await;
         // The address cannot change any more.
         drop(addresses);
@@ -197,13 +229,34 @@ mod tests {
         let [one, _] = free();
         let wide = SocketAddr::from(([0, 0, 0, 0], one.port()));
         let other = SocketAddr::from(([127, 0, 0, 2], one.port()));
-        let (addresses, task) = start(ServerAddress { hard_fail: true, ..retried(wide) });
+        let (addresses, task) = start([ServerAddress { hard_fail: true, ..retried(wide) }]);
         expect(other, true).await;
-        addresses.send_replace(ServerAddress { hard_fail: true, ..retried(one) });
+        addresses.send_replace([ServerAddress { hard_fail: true, ..retried(one) }]);
         expect(other, false).await;
         expect(one, true).await;
-        addresses.send_replace(ServerAddress { hard_fail: true, ..retried(wide) });
+        addresses.send_replace([ServerAddress { hard_fail: true, ..retried(wide) }]);
         expect(other, true).await;
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn servers_exchange_their_addresses() {
+        let [one, two] = free();
+        let hard = |address| ServerAddress { hard_fail: true, ..retried(address) };
+        let (addresses, task) = start([hard(one), hard(two)]);
+        expect(two, true).await;
+        for next in
+            [[hard(two), hard(one)], [hard(one), ServerAddress { address: None, ..hard(one) }]]
+        {
+            check(&next, &addresses.borrow()).unwrap();
+            addresses.send_replace(next);
+            expect(one, true).await;
+            expect(two, next[1].address.is_some()).await;
+        }
+        let _blocker = std::net::TcpListener::bind(two).unwrap();
+        let found = check(&[hard(two)], &[hard(one)]).unwrap_err();
+        assert_eq!((found.0, found.1.kind()), (two, io::ErrorKind::AddrInUse));
+        check(&[retried(two)], &[hard(one)]).unwrap();
         task.abort();
     }
 
@@ -211,9 +264,9 @@ mod tests {
     async fn the_last_address_stays_until_the_next_can_be_bound() {
         let [one, two] = free();
         let blocker = std::net::TcpListener::bind(two).unwrap();
-        let (addresses, task) = start(retried(one));
+        let (addresses, task) = start([retried(one)]);
         expect(one, true).await;
-        addresses.send_replace(retried(two));
+        addresses.send_replace([retried(two)]);
         time::sleep(Duration::from_millis(200)).await;
         expect(one, true).await;
         drop(blocker);
@@ -226,10 +279,10 @@ mod tests {
     async fn an_address_in_use_is_the_end_if_it_should_be() {
         let [one, two] = free();
         let _blocker = std::net::TcpListener::bind(two).unwrap();
-        let (addresses, task) = start(retried(one));
+        let (addresses, task) = start([retried(one)]);
         expect(one, true).await;
-        addresses.send_replace(ServerAddress { hard_fail: true, ..retried(two) });
-        let error = time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+        addresses.send_replace([ServerAddress { hard_fail: true, ..retried(two) }]);
+        let (_, error) = time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }
