@@ -22,6 +22,10 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// The silence after which an established watch is reported. A server sends something every 75 s.
 const SILENT_AFTER: Duration = Duration::from_secs(180);
 
+/// The time within which a watch that failed is heard from, or fails again: a pause of 90 s, as the
+/// server may ask for a minute (`Retry-After`), and a list that is given up after 120 s.
+const RETRIED_WITHIN: Duration = Duration::from_secs(240);
+
 /// The time for which all watches can be refused as unauthorized before that is reported.
 const UNAUTHORIZED_AFTER: Duration = Duration::from_secs(600);
 
@@ -124,7 +128,7 @@ impl WatchReport {
         let (kind, seconds) = (kind.as_str(), silence.as_secs());
         self.silent.insert(kind, seconds);
         // The cause of a failure is in the log; everybody can read the answer.
-        let is_retried = failure.is_some_and(|age| age <= SILENT_AFTER);
+        let is_retried = failure.is_some_and(|age| age <= RETRIED_WITHIN);
         self.stuck |= !is_retried;
         let note = if is_retried { "" } else { ": the watch is stuck" };
         self.problems.push(format!("no news of {kind} objects for {seconds} s{note}"));
@@ -241,6 +245,9 @@ mod tests {
         let mut watches = WatchReport::default();
         watches.add(Kind::Service, seconds(181), seconds(3));
         watches.add(Kind::EndpointSlice, seconds(180), seconds(3));
+        let mut paused = WatchReport::default();
+        paused.add(Kind::Service, seconds(211), seconds(210));
+        assert!(!paused.stuck, "the server has asked for a minute, and does not answer");
         watches.add(Kind::ServiceCidr, None, None);
         assert!(!watches.stuck, "the server is away");
         let mut good = health(None).report(Instant::now());
