@@ -1,7 +1,7 @@
 //! The latest reports of the engine, which a page shows.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -9,7 +9,8 @@ use std::{
 use serde::Serialize;
 use switchyard_core::{
     error::ErrorChain,
-    model::ServicePortId,
+    model::{ServiceName, ServicePortId},
+    objects::{Event, Kind, Object, ObjectKey},
     proxier::ExternalChange,
     runner::{EngineEvent, Observer, SyncOutcome},
     state::ResolvedServicePort,
@@ -70,7 +71,7 @@ struct Inner {
     author: Option<String>,
     degraded: BTreeMap<ServicePortId, String>,
     /// The Services that the node refuses, or that ask for what the mode cannot do.
-    refused: BTreeMap<String, String>,
+    refused: BTreeMap<ObjectKey, String>,
 }
 
 fn milliseconds(time: Duration) -> f64 {
@@ -102,7 +103,10 @@ impl StatusBoard {
         status.last_drift = inner.last_drift.clone().map(drift);
         let degraded =
             inner.degraded.iter().map(|(port, because)| (port.to_string(), because.clone()));
-        let refused = inner.refused.iter().map(|(what, because)| (what.clone(), because.clone()));
+        let refused = inner
+            .refused
+            .iter()
+            .map(|(key, because)| (format!("{}/{}", key.namespace, key.name), because.clone()));
         let all = degraded.chain(refused).map(|(what, because)| NotAsAsked { what, because });
         status.not_as_asked = all.collect();
     }
@@ -125,7 +129,8 @@ impl Inner {
             self.degraded.remove(port.id);
             // What was refused is out of the state until it is accepted.
             if port.after.is_some() && !self.refused.is_empty() {
-                self.refused.remove(&port.id.name.service.to_string());
+                let ServiceName { namespace, name } = &port.id.name.service;
+                self.refused.retain(|key, _| key.name != **name || key.namespace != **namespace);
             }
         }
         for degraded in &outcome.report.degraded {
@@ -153,11 +158,26 @@ impl Inner {
         }
     }
 
+    /// Forgets the Services that an event removes.
+    fn received(&mut self, event: &Event) {
+        match event {
+            Event::Delete(key) if key.kind == Kind::Service => {
+                self.refused.remove(key);
+            }
+            Event::Replace { kind: Kind::Service, objects, malformed }
+                if !self.refused.is_empty() =>
+            {
+                let listed = objects.iter().map(Object::key).chain(malformed.iter().cloned());
+                let listed: HashSet<ObjectKey> = listed.collect();
+                self.refused.retain(|key, _| key.kind != Kind::Service || listed.contains(key));
+            }
+            _ => {}
+        }
+    }
+
     fn rejected(&mut self, problem: &Problem) {
         if problem.reason == Reason::Refused && self.refused.len() < MOST {
-            let key = &problem.object;
-            let what = format!("{}/{}", key.namespace, key.name);
-            self.refused.insert(what, problem.message.clone());
+            self.refused.insert(problem.object.clone(), problem.message.clone());
         }
     }
 }
@@ -174,8 +194,41 @@ impl Observer for StatusBoard {
             EngineEvent::ExternallyChanged(ExternalChange::Changed { by }) => {
                 self.lock().author.clone_from(by);
             }
+            EngineEvent::Received(event) => self.lock().received(event),
             EngineEvent::Rejected(problem) => self.lock().rejected(problem),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::objects::{Metadata, Service};
+
+    use super::*;
+
+    #[test]
+    fn a_refused_service_that_is_gone_is_forgotten() {
+        let service = |name: &str| {
+            let metadata =
+                Metadata { name: name.into(), namespace: "shop".into(), ..Metadata::default() };
+            Object::from(Service { metadata, ..Service::default() })
+        };
+        let keys = ["a", "b", "c", "d"].map(|name| service(name).key());
+        let board = StatusBoard::default();
+        for object in keys.clone() {
+            let [field, message] = [String::new(), String::new()];
+            let problem = Problem { object, field, message, reason: Reason::Refused };
+            board.on_event(&EngineEvent::Rejected(&problem));
+        }
+        board.on_event(&EngineEvent::Received(&Event::Delete(keys[0].clone())));
+        assert!(board.lock().refused.keys().eq(&keys[1..]));
+        let list = Event::Replace {
+            kind: Kind::Service,
+            objects: vec![service("b")],
+            malformed: vec![keys[2].clone()],
+        };
+        board.on_event(&EngineEvent::Received(&list));
+        assert!(board.lock().refused.keys().eq(&keys[1..3]));
     }
 }
