@@ -1,18 +1,21 @@
 //! Notices that another program changes what a capture mode programs: rules, the addresses of the
-//! device, or the rule of the routing policy for answers.
+//! device, or what leads answers to clients here.
+
+use std::future::pending;
 
 use async_trait::async_trait;
 use switchyard_core::proxier::{ExternalChange, Monitor, ProxierError, changed_beneath_or};
 use switchyard_netlink::route::{AddressAnnouncements, DeliveryAnnouncements, SharedAddresses};
+use switchyard_nft_ruleset::netlink::Listener;
 
 use super::{DEVICE, failed};
 
-/// The monitor of the rules beneath and of the rule for answers, if there are any, and of the
+/// The monitor of the rules beneath and of those for answers, if there are any, and of the
 /// addresses of the device.
 pub(crate) struct DeviceMonitor {
     rules: Option<Box<dyn Monitor>>,
     device: AddressAnnouncements,
-    answers: Option<DeliveryAnnouncements>,
+    answers: Option<(Option<Listener>, DeliveryAnnouncements)>,
 }
 
 impl DeviceMonitor {
@@ -20,8 +23,8 @@ impl DeviceMonitor {
         Self { rules, device: AddressAnnouncements::new(DEVICE, bound.clone()), answers: None }
     }
 
-    /// Watches the rule for answers as well.
-    pub(crate) fn with_answers(self, answers: DeliveryAnnouncements) -> Self {
+    /// Watches the rules for answers as well.
+    pub(crate) fn with_answers(self, answers: (Option<Listener>, DeliveryAnnouncements)) -> Self {
         Self { answers: Some(answers), ..self }
     }
 }
@@ -30,9 +33,16 @@ impl DeviceMonitor {
 impl Monitor for DeviceMonitor {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
         let of_answers = async {
-            match &mut self.answers {
-                Some(answers) => answers.is_deleted().await,
-                None => std::future::pending().await,
+            let Some((table, delivery)) = &mut self.answers else { return pending().await };
+            let table = async {
+                match table {
+                    Some(table) => table.changed().await.map(drop),
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                changed = table => changed,
+                is_deleted = delivery.is_deleted() => is_deleted,
             }
         };
         let others = async {
@@ -40,8 +50,8 @@ impl Monitor for DeviceMonitor {
                 differs = self.device.differs() => {
                     differs.map_err(failed("cannot watch the addresses of the device"))
                 }
-                is_deleted = of_answers => {
-                    is_deleted.map_err(failed("cannot watch the rule for answers to clients"))
+                changed = of_answers => {
+                    changed.map_err(failed("cannot watch the rules for answers to clients"))
                 }
             }
         };

@@ -15,8 +15,12 @@ use switchyard_core::{
     testing::{NODE, Stepped, endpoint, service, slice},
 };
 use switchyard_userspace::CaptureMode;
+use tokio::time::timeout;
 
 use crate::common::{Node, in_namespace, open, run, settings};
+
+/// The time in which what is announced is read, which is there at once.
+const ANNOUNCED: Duration = Duration::from_millis(200);
 
 /// The place of the thread's namespace.
 fn here() -> String {
@@ -131,18 +135,35 @@ fn a_local_endpoint_sees_a_client_from_elsewhere_as_far_as_the_node_allows_it() 
                 };
                 sync(&mut node);
                 assert_eq!(seen(), "10.0.2.7", "{kind}");
-                // What another program removes comes back, and costs TCP the address alone.
-                run("nft delete table ip switchyard-answers");
-                run("ip rule del pref 83");
-                assert_eq!(seen_by(seen_by_tcp), "10.0.1.1", "{kind}");
-                node.full();
-                assert_eq!(seen(), "10.0.2.7", "{kind}");
-                run("sysctl -qw net.ipv4.conf.all.src_valid_mark=1");
-                node.full();
-                assert_eq!(seen(), "10.0.1.1", "{kind}: answers would not come back");
-                run("sysctl -qw net.ipv4.conf.all.src_valid_mark=0");
-                node.full();
-                assert_eq!(seen(), "10.0.2.7", "{kind}");
+                // What another program removes is noticed, comes back, and costs TCP the address
+                // alone.
+                let mut monitor = node.proxier.monitor().expect("something to watch");
+                let mut is_noticed = |node: &Node| {
+                    let changed = monitor.externally_changed();
+                    let noticed = async { timeout(ANNOUNCED, changed).await.is_ok() };
+                    node.runtime.block_on(noticed)
+                };
+                for command in [
+                    "nft delete table ip switchyard-answers",
+                    "nft flush chain ip switchyard-answers prerouting",
+                    "ip rule del pref 83",
+                    "ip route flush table 183",
+                ] {
+                    assert!(!is_noticed(&node), "{kind}: what the proxy does");
+                    run(command);
+                    assert!(is_noticed(&node), "{kind}: {command}");
+                    assert_eq!(seen_by(seen_by_tcp), "10.0.1.1", "{kind}: {command}");
+                    node.full();
+                    assert_eq!(seen(), "10.0.2.7", "{kind}: {command}");
+                }
+                for device in ["all", "pod"] {
+                    run(&format!("sysctl -qw net.ipv4.conf.{device}.src_valid_mark=1"));
+                    node.full();
+                    assert_eq!(seen(), "10.0.1.1", "{kind} {device}: answers would not come back");
+                    run(&format!("sysctl -qw net.ipv4.conf.{device}.src_valid_mark=0"));
+                    node.full();
+                    assert_eq!(seen(), "10.0.2.7", "{kind}");
+                }
                 // A program that leads answers past the rules is noticed by the first connections.
                 node.restart(open(settings(kind)));
                 run("nft add table ip other");

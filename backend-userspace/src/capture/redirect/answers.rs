@@ -15,7 +15,8 @@ use switchyard_core::{
 use switchyard_netlink::route::{DeliveryAnnouncements, LocalDelivery};
 use switchyard_nft_ruleset::{
     BaseChain, ChainKind, Elements, Family, Hook, Rule, Statement, Table, Transaction, Transport,
-    Verdict, netlink::NetlinkTransport,
+    Verdict,
+    netlink::{Listener, NetlinkTransport},
 };
 
 use super::table;
@@ -38,18 +39,25 @@ const ROUTING: (u8, u32) = (183, 83);
 /// The rules of both families.
 pub(super) struct Answers {
     delivery: LocalDelivery,
+    /// `None` until it can be opened.
+    transport: Option<NetlinkTransport>,
     /// The results that were logged last.
     known: PerFamily<Option<bool>>,
 }
 
 impl Answers {
     pub(super) fn new(mark: u32) -> Self {
-        Self { delivery: delivery(mark), known: PerFamily::default() }
+        let transport = NetlinkTransport::open().ok();
+        Self { delivery: delivery(mark), transport, known: PerFamily::default() }
     }
 
-    /// Makes a listener to what is announced of the rule of the routing policy.
-    pub(super) fn announcements(&self) -> DeliveryAnnouncements {
-        DeliveryAnnouncements::new(&self.delivery)
+    /// Makes listeners to what is announced of the table, where nftables can be reached, and of the
+    /// rule of the routing policy and its route.
+    pub(super) fn announcements(&self) -> (Option<Listener>, DeliveryAnnouncements) {
+        let own: Vec<u32> = self.transport.iter().filter_map(Transport::port).collect();
+        let tables = IpFamily::ALL.map(|family| Table::new(Family::from(family), TABLE));
+        let table = Listener::open(&own, tables.into()).ok();
+        (table, DeliveryAnnouncements::new(&self.delivery))
     }
 
     /// Adds what is missing. Returns the families in which answers reach the proxy; others are
@@ -59,7 +67,7 @@ impl Answers {
             if !families.get(family) {
                 return false;
             }
-            let result = ensure(&self.delivery, family);
+            let result = ensure(&mut self.transport, &self.delivery, family);
             let known = self.known.get_mut(family).replace(result.is_ok());
             match &result {
                 Err(error) if known != Some(false) => {
@@ -81,14 +89,30 @@ fn delivery(mark: u32) -> LocalDelivery {
     LocalDelivery { mark, mask: MASK, table, priority }
 }
 
-fn ensure(delivery: &LocalDelivery, family: IpFamily) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let setting = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
-    if family == IpFamily::V4 && fs::read_to_string(setting).is_ok_and(|value| value.trim() != "0")
+/// The first device for which the mark counts when the source of a packet is checked: `all`,
+/// `default` for those that come, or one by its name.
+fn validates_marks() -> Option<String> {
+    let devices = fs::read_dir("/proc/sys/net/ipv4/conf").ok()?.flatten();
+    let is_set = |path| fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
+    let set = devices.filter(|device| is_set(device.path().join("src_valid_mark")));
+    set.map(|device| device.file_name().to_string_lossy().into_owned()).next()
+}
+
+fn ensure(
+    transport: &mut Option<NetlinkTransport>,
+    delivery: &LocalDelivery,
+    family: IpFamily,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    if family == IpFamily::V4
+        && let Some(device) = validates_marks()
     {
         // The way back to an endpoint would be that of its answers, which leads nowhere.
-        return Err("net.ipv4.conf.all.src_valid_mark is set".into());
+        return Err(format!("net.ipv4.conf.{device}.src_valid_mark is set").into());
     }
-    let mut transport = NetlinkTransport::open()?;
+    let transport = match transport {
+        Some(transport) => transport,
+        None => transport.insert(NetlinkTransport::open()?),
+    };
     let table = Table::new(Family::from(family), TABLE);
     // What other programs have marked for their own transparent sockets is theirs.
     let rules = [

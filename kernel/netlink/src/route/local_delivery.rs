@@ -94,11 +94,12 @@ impl LocalDelivery {
     }
 }
 
-/// Listens to announcements that the rule goes, in the network namespace of the thread that
-/// polls it first.
+/// Listens to announcements that the rule or the route goes, in the network namespace of the thread
+/// that polls it first.
 #[derive(Debug)]
 pub struct DeliveryAnnouncements {
     priority: u32,
+    table: u8,
     /// `None` before the first poll.
     open: Option<Awaited>,
 }
@@ -106,11 +107,11 @@ pub struct DeliveryAnnouncements {
 impl DeliveryAnnouncements {
     /// Makes a listener, which opens its socket when it is first polled.
     pub fn new(delivery: &LocalDelivery) -> Self {
-        Self { priority: delivery.priority, open: None }
+        Self { priority: delivery.priority, table: delivery.table, open: None }
     }
 
-    /// Waits until the rule of a family is deleted, or may be, as announcements were lost. Nothing
-    /// is lost if the future is dropped.
+    /// Waits until the rule or the route of a family is deleted, or may be, as announcements were
+    /// lost. Nothing is lost if the future is dropped.
     ///
     /// # Errors
     /// If the kernel cannot be reached.
@@ -119,23 +120,26 @@ impl DeliveryAnnouncements {
             Some(open) => open,
             None => {
                 let socket = Socket::open(libc::NETLINK_ROUTE)?;
-                for group in abi::RULE_GROUPS {
+                for group in abi::GROUPS {
                     socket.join(group)?;
                 }
                 self.open.insert(Awaited::new(socket))
             }
         };
-        announcements.announced(|message| is_deletion(message, self.priority)).await
+        let (priority, table) = (self.priority, self.table);
+        announcements.announced(|message| is_deletion(message, priority, table)).await
     }
 }
 
-fn is_deletion(message: &Message<'_>, priority: u32) -> bool {
-    message.kind == abi::DELETE_RULE
-        && message
-            .attributes(abi::RULE_HEADER)
-            .find_kind(abi::RULE_PRIORITY)
-            .and_then(|found| found.ne32())
-            == Some(priority)
+fn is_deletion(message: &Message<'_>, priority: u32, table: u8) -> bool {
+    match message.kind {
+        abi::DELETE_RULE => {
+            let found = message.attributes(abi::RULE_HEADER).find_kind(abi::RULE_PRIORITY);
+            found.and_then(|found| found.ne32()) == Some(priority)
+        }
+        abi::DELETE_ROUTE => message.payload.get(abi::ROUTE_TABLE) == Some(&table),
+        _ => false,
+    }
 }
 
 fn number(family: IpFamily) -> u8 {
@@ -156,8 +160,10 @@ mod abi {
     /// `RTM_DELRULE`
     pub(super) const DELETE_RULE: u16 = 33;
 
-    /// `RTNLGRP_IPV4_RULE` and `RTNLGRP_IPV6_RULE`
-    pub(super) const RULE_GROUPS: [i32; 2] = [8, 19];
+    /// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_ROUTE` and `RTNLGRP_IPV6_RULE`
+    pub(super) const GROUPS: [i32; 4] = [7, 8, 11, 19];
+    /// The place of `rtm_table` in `rtmsg`.
+    pub(super) const ROUTE_TABLE: usize = 4;
     /// The size of `fib_rule_hdr`.
     pub(super) const RULE_HEADER: usize = 12;
 
@@ -196,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_that_another_program_deletes_is_noticed() {
+    fn what_another_program_deletes_is_noticed() {
         in_namespace(|| {
             run("ip link set lo up");
             let delivery = LocalDelivery { mark: 4, mask: 0xffff, table: 183, priority: 83 };
@@ -215,9 +221,12 @@ mod tests {
                 run(&format!("{program} rule add fwmark 5 lookup 184 pref 84"));
                 run(&format!("{program} rule del pref 84"));
                 assert!(!is_noticed(), "{program}: another rule");
-                run(&format!("{program} rule del pref 83"));
-                assert!(is_noticed(), "{program}");
-                delivery.ensure(family).unwrap();
+                for what in ["rule del pref 83", "route flush table 183"] {
+                    run(&format!("{program} {what}"));
+                    assert!(is_noticed(), "{program} {what}");
+                    delivery.ensure(family).unwrap();
+                    assert!(!is_noticed(), "{program}: added again");
+                }
                 assert!(run(&format!("{program} rule")).contains("183"), "{program}");
             }
         });

@@ -9,7 +9,7 @@
 //! - [`interface_addresses`]: the addresses of all interfaces, once; [`interface_networks`]: with
 //!   their networks.
 //! - [`LocalDelivery`]: a rule that has marked packets delivered to this host;
-//!   [`DeliveryAnnouncements`]: what is announced of the rule.
+//!   [`DeliveryAnnouncements`]: what is announced of both.
 //! - [`interface_name`]: the name of an interface.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 
