@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     model::{IpFamily, Protocol, ServiceName},
-    proxier::Mode,
     state::{Endpoint, Frontend, FrontendAddress, Pool, PoolKind},
 };
 
@@ -269,10 +268,6 @@ fn unserved(
 ) -> Explanation {
     let (ip, family, number) = (to.ip(), IpFamily::of(&to.ip()), to.port());
     let shown = format!("{number}/{}", protocol.as_lower());
-    let mode = node.mode.as_deref();
-    // The rules of iptables mode know nothing of addresses that no Service port has, and the node
-    // itself has all addresses of Services in ipvs mode.
-    let is_guarded = mode != Some(Mode::IPTABLES.as_str());
     let (verdict, cause, because) = if node.addresses.contains(&ip) {
         match known.owner(None, family, protocol, number) {
             Some(id) => (
@@ -288,7 +283,7 @@ fn unserved(
         }
     } else if let Some((service, at)) = known.having(ip) {
         let is_cluster_ip = matches!(at, FrontendAddress::ClusterIp(_));
-        let is_refused = is_guarded && (is_cluster_ip || mode == Some(Mode::IPVS.as_str()));
+        let is_refused = node.has_service_addresses() || (is_cluster_ip && node.is_guarded());
         let because = format!("{ip} belongs to {service}, which has no port {shown}");
         match is_refused {
             true => (Verdict::Refuses, cause::NO_PORT, because),
@@ -296,7 +291,7 @@ fn unserved(
         }
     } else {
         let ranges = node.settings.service_cidrs.get(family);
-        match ranges.iter().find(|net| net.contains(&ip)).filter(|_| is_guarded) {
+        match ranges.iter().find(|net| net.contains(&ip)).filter(|_| node.is_guarded()) {
             Some(net) => (
                 Verdict::Drops,
                 cause::NO_OWNER,

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use super::facts::KnownNode;
 use crate::{
     model::{IpFamily, LocalPods, Protocol},
-    proxier::Mode,
     state::{Action, Masquerade, PoolKind, ResolvedServicePort},
 };
 
@@ -106,10 +105,13 @@ pub struct Route {
 pub(super) fn routes(action: Action, port: &ResolvedServicePort, node: &KnownNode) -> Vec<Route> {
     // Userspace mode ends connections itself, but comes from the client's address where the policy
     // is `Local`, if rules lead to it; never with SCTP, nor to the node itself (`hostNetwork`).
-    let is_relayed = node.mode.as_deref() == Some(Mode::USERSPACE.as_str());
+    // Without rules, it refuses what would be dropped.
+    let is_relayed = node.is_relayed();
+    let dropped = if node.lacks_rules() { RouteEnd::Refused } else { RouteEnd::Dropped };
     let mut local_endpoints = port.local.iter().map(|endpoint| endpoint.address.ip());
     let never_shown = is_relayed
-        && (port.id.name.protocol == Protocol::Sctp
+        && (node.lacks_rules()
+            || port.id.name.protocol == Protocol::Sctp
             || local_endpoints.all(|ip| node.addresses.contains(&ip)));
     let route = |clients, pool, masqueraded: bool| {
         let sees = if masqueraded || is_relayed { Sees::Node } else { Sees::Client };
@@ -118,7 +120,7 @@ pub(super) fn routes(action: Action, port: &ResolvedServicePort, node: &KnownNod
     };
     let none = |clients, to| Route { clients, to, endpoints: 0, pod_sees: None };
     let local = |clients| match port.local.is_empty() {
-        true => none(clients, RouteEnd::Dropped),
+        true => none(clients, dropped),
         false => {
             let sees = if never_shown { Sees::Node } else { Sees::Client };
             Route { pod_sees: Some(sees), ..route(clients, PoolKind::Local, false) }
@@ -139,7 +141,7 @@ pub(super) fn routes(action: Action, port: &ResolvedServicePort, node: &KnownNod
             local(Clients::Others),
         ],
         Action::Reject => vec![none(Clients::All, RouteEnd::Refused)],
-        Action::Drop => vec![none(Clients::All, RouteEnd::Dropped)],
+        Action::Drop => vec![none(Clients::All, dropped)],
         // Of derived states, which are not explained.
         Action::Delivered { .. } | Action::DeliveredLocal => Vec::new(),
     }

@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     model::{IpFamily, PerFamily, Protocol, ServiceName, ServicePortId},
+    proxier::Mode,
     state::{FrontendAddress, HealthCheck, NodeState, ResolvedServicePort},
 };
 
@@ -39,6 +40,9 @@ pub struct KnownNode {
     pub name: String,
     /// The mode of the backend; `None` if no backend is chosen.
     pub mode: Option<String>,
+    /// In userspace mode, the mode whose rules lead traffic to the proxy; `None` if addresses of
+    /// Services are the node's.
+    pub rules_of: Option<String>,
     /// The object that the first sync waits for; `None` if nothing is missing.
     pub waits_for: Option<String>,
     /// The addresses of the node's interfaces, or those of its Node if these are not known.
@@ -47,6 +51,35 @@ pub struct KnownNode {
     pub refused: PerFamily<Option<String>>,
     /// The settings that are programmed.
     pub settings: NodeState,
+}
+
+impl KnownNode {
+    fn is_in(&self, mode: Mode) -> bool {
+        self.mode.as_deref() == Some(mode.as_str())
+    }
+
+    /// Whether a proxy in user space ends connections.
+    pub(super) fn is_relayed(&self) -> bool {
+        self.is_in(Mode::USERSPACE)
+    }
+
+    /// Whether a proxy in user space gets its traffic without rules.
+    pub(super) fn lacks_rules(&self) -> bool {
+        self.is_relayed() && self.rules_of.is_none()
+    }
+
+    /// Whether addresses of Services are the node's.
+    pub(super) fn has_service_addresses(&self) -> bool {
+        self.is_in(Mode::IPVS) || self.lacks_rules()
+    }
+
+    /// Whether rules deal with addresses that no Service port has, which those of iptables mode do
+    /// not know.
+    pub(super) fn is_guarded(&self) -> bool {
+        !self.lacks_rules()
+            && !self.is_in(Mode::IPTABLES)
+            && self.rules_of.as_deref() != Some(Mode::IPTABLES.as_str())
+    }
 }
 
 /// A Service with its ports, as it was resolved, and with what was left out.

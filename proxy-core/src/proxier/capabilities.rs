@@ -1,6 +1,7 @@
 //! Capabilities of a backend: the ways in which connections are shared out, and where node ports
 //! are served.
 
+use super::Mode;
 use crate::model::LbAlgorithm;
 
 /// The algorithms that a backend can program, whether it can program weights, and whether it has to
@@ -17,6 +18,7 @@ pub struct Capabilities {
     proxy_protocol: bool,
     draining_tcp: bool,
     loopback_endpoints: bool,
+    rules_of: Option<Mode>,
 }
 
 impl Default for Capabilities {
@@ -37,6 +39,7 @@ impl Capabilities {
         proxy_protocol: false,
         draining_tcp: false,
         loopback_endpoints: false,
+        rules_of: None,
     }
     .with(LbAlgorithm::Random);
 
@@ -95,6 +98,13 @@ impl Capabilities {
         self
     }
 
+    /// Notes that a backend that forwards in user space has its traffic led there by the rules of
+    /// this mode. Without that, addresses of Services are the node's.
+    pub const fn with_rules_of(mut self, mode: Mode) -> Self {
+        self.rules_of = Some(mode);
+        self
+    }
+
     /// The largest number of endpoints that the backend can spread connections over in this way; 0
     /// if the backend cannot at all.
     pub const fn most_endpoints(&self, lb_algorithm: LbAlgorithm) -> usize {
@@ -119,6 +129,11 @@ impl Capabilities {
     /// Whether the backend ends TCP connections of endpoints that serve no longer.
     pub const fn drains_tcp(&self) -> bool {
         self.draining_tcp
+    }
+
+    /// The mode whose rules lead traffic to a backend that forwards in user space.
+    pub const fn rules_of(&self) -> Option<Mode> {
+        self.rules_of
     }
 
     /// Whether endpoints may have loopback addresses.

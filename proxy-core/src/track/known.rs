@@ -21,6 +21,7 @@ impl Known for Tracker {
         KnownNode {
             name: self.config.node_name.clone(),
             mode: self.mode.map(|mode| mode.as_str().to_owned()),
+            rules_of: self.capabilities.rules_of().map(|mode| mode.as_str().to_owned()),
             waits_for: self.waits_for().map(|missing| missing.as_str().to_owned()),
             addresses: match &inputs.interface_addresses {
                 Some(addresses) => addresses.iter().copied().collect(),

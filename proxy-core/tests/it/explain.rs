@@ -110,13 +110,16 @@ fn a_note_has_the_worst_that_is_wrong() {
     }
 }
 
-/// In userspace mode, clients are shown to local endpoints, but not to the node, and not with SCTP.
+/// In userspace mode, clients are shown to local endpoints if rules lead to the proxy, but not to
+/// the node, and not with SCTP.
 #[test]
 fn a_proxy_shows_clients_to_some_local_endpoints() {
-    for (protocol, at, source) in [
-        ("TCP", "10.1.0.9", "with the client's address"),
-        ("SCTP", "10.1.0.9", "with the node's address"),
-        ("TCP", "192.168.10.1", "with the node's address"),
+    let with_rules = Capabilities::KUBE_PROXY.with_rules_of(Mode::NFTABLES);
+    for (capabilities, protocol, at, source) in [
+        (with_rules, "TCP", "10.1.0.9", "with the client's address"),
+        (with_rules, "SCTP", "10.1.0.9", "with the node's address"),
+        (with_rules, "TCP", "192.168.10.1", "with the node's address"),
+        (Capabilities::KUBE_PROXY, "TCP", "10.1.0.9", "with the node's address"),
     ] {
         let web = service("web", "10.96.0.1")
             .set("spec.type", "LoadBalancer")
@@ -125,7 +128,7 @@ fn a_proxy_shows_clients_to_some_local_endpoints() {
             .ingress("203.0.113.7");
         let here = slice("web", "a").port("http", protocol, 8080).endpoint(endpoint(at, NODE));
         let mut tracker = cluster([&web, &here]);
-        tracker.set_capabilities(Capabilities::KUBE_PROXY, Mode::USERSPACE);
+        tracker.set_capabilities(capabilities, Mode::USERSPACE);
         tracker.resolve();
         let question = format!("198.51.100.9 -> 203.0.113.7:80/{}", protocol.to_lowercase());
         let answer = ask(&tracker, &question);
@@ -303,13 +306,20 @@ proptest! {
 #[test]
 fn the_mode_decides_about_addresses_that_no_port_has() {
     let cidr = service_cidr("all", &["10.96.0.0/16"]);
-    for (mode, expected) in [
-        (Mode::NFTABLES, [Verdict::Refuses, Verdict::Unknown, Verdict::Drops]),
-        (Mode::IPTABLES, [Verdict::Unknown, Verdict::Unknown, Verdict::Unknown]),
-        (Mode::IPVS, [Verdict::Refuses, Verdict::Refuses, Verdict::Drops]),
+    let by_rules = [Verdict::Refuses, Verdict::Unknown, Verdict::Drops];
+    let by_none = [Verdict::Unknown; 3];
+    for (mode, rules_of, expected) in [
+        (Mode::NFTABLES, None, by_rules),
+        (Mode::IPTABLES, None, by_none),
+        (Mode::IPVS, None, [Verdict::Refuses, Verdict::Refuses, Verdict::Drops]),
+        (Mode::USERSPACE, Some(Mode::NFTABLES), by_rules),
+        (Mode::USERSPACE, Some(Mode::IPTABLES), by_none),
+        (Mode::USERSPACE, None, [Verdict::Refuses, Verdict::Refuses, Verdict::Unknown]),
     ] {
         let mut tracker = cluster([&local_balancer(), &cidr]);
-        tracker.set_capabilities(Capabilities::KUBE_PROXY, mode);
+        let capabilities = rules_of
+            .map_or(Capabilities::KUBE_PROXY, |mode| Capabilities::KUBE_PROXY.with_rules_of(mode));
+        tracker.set_capabilities(capabilities, mode);
         tracker.resolve();
         for (question, verdict) in
             ["10.96.0.1:99", "203.0.113.7:99", "10.96.9.9:80"].iter().zip(expected)

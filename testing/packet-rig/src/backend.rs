@@ -26,7 +26,7 @@ const BY_JSON: &str = "nftables-json";
 pub const USERSPACE: &str = "userspace";
 
 /// The same mode, with rules of iptables.
-const USERSPACE_IPTABLES: &str = "userspace-iptables";
+pub const USERSPACE_IPTABLES: &str = "userspace-iptables";
 
 /// The same mode without a packet filter: the addresses of Services are the node's.
 const USERSPACE_ADDRESSES: &str = "userspace-addresses";

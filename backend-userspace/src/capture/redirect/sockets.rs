@@ -201,7 +201,9 @@ impl Redirect {
 #[async_trait]
 impl Capture for Redirect {
     fn profile(&self, of_proxy: Profile) -> Profile {
-        Profile { guards_loopback: self.rules.profile().guards_loopback, ..of_proxy }
+        let Profile { mode, guards_loopback, .. } = self.rules.profile();
+        let capabilities = of_proxy.capabilities.with_rules_of(mode);
+        Profile { guards_loopback, capabilities, ..of_proxy }
     }
 
     fn prepare(&mut self, node: &NodeConfig) -> Result<(), ProxierError> {

@@ -124,7 +124,14 @@ impl World {
             .into_iter()
             .find(|mode| mode.as_str() == backend::mode(backend))
             .unwrap();
-        tracker.set_capabilities(Capabilities::KUBE_PROXY, mode);
+        let rules_of = match backend {
+            backend::USERSPACE => Some(Mode::NFTABLES),
+            backend::USERSPACE_IPTABLES => Some(Mode::IPTABLES),
+            _ => None,
+        };
+        let known = Capabilities::KUBE_PROXY;
+        let capabilities = rules_of.map_or(known, |mode| known.with_rules_of(mode));
+        tracker.set_capabilities(capabilities, mode);
         tracker.resolve();
         tracker
     }
