@@ -67,7 +67,7 @@ use crate::{
     local_socket, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
-    objects::Problems,
+    objects::ClientLink,
     other_tables::OtherTables,
     process,
     reload::{LiveParts, Reloader},
@@ -136,10 +136,10 @@ pub fn run(
     let board = Arc::<StatusBoard>::default();
     let local = local_socket(flags);
     let history = local.as_ref().map(|_| Arc::new(History::default()));
-    let problems = Problems::default();
+    let client = ClientLink::default();
     let feeds = local.as_ref().map(|_| Arc::<Feeds>::default());
     let observers = (
-        (destinations.clone(), problems.clone()),
+        (destinations.clone(), client.problems.clone()),
         (Arc::clone(&board), (history.clone(), feeds.clone())),
     );
     let proxy =
@@ -164,6 +164,7 @@ pub fn run(
         health: proxy.health(),
         table: Arc::clone(metrics.table_usage()),
         watches,
+        client: client.health.clone(),
         node: settings.node.node_name.clone(),
     };
     let exposition = MetricsHandler::new(
@@ -187,7 +188,7 @@ pub fn run(
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
     let objects = proxy.handle().inputs();
     let sourcing =
-        async move { source_task::run(&source, &node_name, objects, link, problems).await };
+        async move { source_task::run(&source, &node_name, objects, link, client).await };
     let answering = local.zip(history).zip(feeds).map(|((listener, history), feeds)| {
         let (engine, flows) = (proxy.handle().inputs(), Some(Arc::default()));
         let nft = backends::nft_config(&settings.backend, supported);

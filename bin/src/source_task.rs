@@ -17,7 +17,7 @@ use crate::{
     api_addresses,
     explain::names::NameReader,
     node_events::{self, EventQueue},
-    objects::{self, ObjectsError, Problems},
+    objects::{self, ClientLink, ObjectsError},
 };
 
 /// Why the source of objects ended.
@@ -58,9 +58,9 @@ pub async fn run(
     node_name: &str,
     engine: Sender<Input>,
     link: ApiServerLink,
-    problems: Problems,
+    client_link: ClientLink,
 ) -> SourceError {
-    match from_source(source, node_name, engine, link, problems).await {
+    match from_source(source, node_name, engine, link, client_link).await {
         Ok(never) => match never {},
         Err(error) => error,
     }
@@ -89,7 +89,7 @@ async fn from_source(
     node_name: &str,
     sender: Sender<Input>,
     link: ApiServerLink,
-    problems: Problems,
+    client_link: ClientLink,
 ) -> Result<Infallible, SourceError> {
     match source {
         SourceSettings::Manifests(directory) => {
@@ -100,7 +100,7 @@ async fn from_source(
         }
         SourceSettings::Socket(path) => {
             drop(link);
-            objects::run(path.clone(), node_name, sender, problems).await?;
+            objects::run(path.clone(), node_name, sender, client_link).await?;
         }
         SourceSettings::Cluster(client) => {
             let observer = link.requests;

@@ -11,11 +11,18 @@
 //! is silent has the place until another one asks for it: a process that hangs keeps nobody out.
 
 mod attention;
+mod health;
 mod ledger;
 mod lines;
 mod session;
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use switchyard_core::{
     error::ErrorChain,
@@ -29,14 +36,17 @@ use tokio::{
         broadcast::{self, Sender as Broadcast},
         mpsc::Sender,
     },
-    time::{sleep, timeout},
+    time::{interval, sleep, timeout},
 };
 
+pub use self::health::{ClientHealth, ClientState};
 use self::{attention::Attention, ledger::Ledger, lines::Answer, session::Session};
 use crate::local_socket;
 
 /// The pause after a failure to accept, such as for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The time between two looks whether the socket is there.
+const LOOK: Duration = Duration::from_secs(5);
 /// The silence after which another client may take the place.
 const SILENCE: Duration = Duration::from_secs(60);
 /// The longest wait for the end of a client whose place is taken.
@@ -73,17 +83,38 @@ impl Observer for Problems {
     }
 }
 
-/// Serves one client at a time, until the engine has ended.
+/// A link to the client, besides the objects.
+#[derive(Clone, Debug, Default)]
+pub struct ClientLink {
+    /// The problems that the client is sent.
+    pub problems: Problems,
+    /// The state of the client.
+    pub health: ClientHealth,
+}
+
+/// Opens the socket. Returns it with its identity in the file system.
+fn open(path: &Path) -> io::Result<(UnixListener, Option<(u64, u64)>)> {
+    let listener = local_socket::open(path)?.ok_or(io::ErrorKind::NotFound)?;
+    Ok((UnixListener::from_std(listener)?, identity(path)))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Serves one client at a time, until the engine has ended. A socket that another program removes
+/// is opened again.
 pub async fn run(
     path: PathBuf,
     node_name: &str,
     engine: Sender<Input>,
-    problems: Problems,
+    ClientLink { problems, health }: ClientLink,
 ) -> Result<(), ObjectsError> {
-    let opened = local_socket::open(&path).and_then(|listener| {
-        UnixListener::from_std(listener.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?)
-    });
-    let listener = opened.map_err(|error| ObjectsError::Open(path.clone(), error))?;
+    let opened = open(&path).map_err(|error| ObjectsError::Open(path.clone(), error));
+    let (mut listener, mut own) = opened?;
+    health.starts();
+    let mut looks = interval(LOOK);
+    let mut is_lost = false;
     tracing::info!(path = %path.display(), "Waiting for a client with objects");
     // Whoever holds it is the client.
     let ledger = Arc::new(Mutex::new(Ledger::default()));
@@ -92,6 +123,24 @@ pub async fn run(
         let accepted = tokio::select! {
             () = engine.closed() => return Ok(()),
             accepted = listener.accept() => accepted,
+            _ = looks.tick() => {
+                if identity(&path) == own {
+                    continue;
+                }
+                match open(&path) {
+                    Ok(opened) => {
+                        tracing::warn!(path = %path.display(), "Socket for objects was gone; opened it again");
+                        ((listener, own), is_lost) = (opened, false);
+                    }
+                    Err(error) if !is_lost => {
+                        let (path, err) = (path.display(), ErrorChain(&error));
+                        tracing::error!(%path, %err, "Socket for objects is gone; trying again");
+                        is_lost = true;
+                    }
+                    Err(_) => {}
+                }
+                continue;
+            }
         };
         let mut stream = match accepted {
             Ok((stream, _)) => stream,
@@ -117,7 +166,7 @@ pub async fn run(
         attention = Arc::default();
         let session = Session::new(
             stream,
-            (ledger, Arc::clone(&attention)),
+            (ledger, Arc::clone(&attention), health.connected()),
             engine.clone(),
             problems.0.subscribe(),
         );

@@ -28,6 +28,7 @@ use tokio::{
 use super::{
     PROBLEMS,
     attention::Attention,
+    health::Connected,
     ledger::{Ended, Full, Ledger},
     lines::{Answer, Lines, Request, VERSION},
 };
@@ -58,6 +59,7 @@ pub(super) struct Session {
     client: Client,
     ledger: OwnedMutexGuard<Ledger>,
     attention: Arc<Attention>,
+    health: Connected,
     engine: Sender<Input>,
     problems: Receiver<Problem>,
     /// The problems that were sent, until all that were known have been.
@@ -67,14 +69,15 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         stream: UnixStream,
-        (ledger, attention): (OwnedMutexGuard<Ledger>, Arc<Attention>),
+        (ledger, attention, health): (OwnedMutexGuard<Ledger>, Arc<Attention>, Connected),
         engine: Sender<Input>,
         problems: Receiver<Problem>,
     ) -> Self {
         let (reading, writing) = stream.into_split();
         let lines = Lines::new(BufReader::new(reading));
         let client = Client { writing, line: 0, failure: None };
-        Self { lines, client, ledger, attention, engine, problems, sent: Some(HashSet::new()) }
+        let sent = Some(HashSet::new());
+        Self { lines, client, ledger, attention, health, engine, problems, sent }
     }
 
     /// Reads until the client closes the connection.
@@ -109,6 +112,7 @@ impl Session {
                     .map_or(Ok(()), |error| Err(SessionError::Answer(error)));
             };
             self.attention.hears();
+            self.health.hears();
             self.client.line += 1;
             let request = match line.map(serde_json::from_slice::<Request<'_>>) {
                 Some(Ok(request)) => request,
@@ -140,6 +144,7 @@ impl Session {
                         send(engine, Event::Listed(kind)).await?;
                     }
                     let objects = ledger.len();
+                    self.health.syncs();
                     self.caught_up().await?;
                     self.client.send(&Answer::Synced { objects, is_whole }).await?;
                 }

@@ -19,9 +19,10 @@ use super::*;
 /// Serves a socket in this directory for an engine without a backend. Returns the socket's path.
 async fn serve(directory: &Path) -> PathBuf {
     let path = directory.join("objects.sock");
-    let problems = Problems::default();
+    let link = ClientLink::default();
+    let problems = link.problems.clone();
     let (inputs, mut received) = mpsc::channel(1);
-    tokio::spawn(run(path.clone(), NODE, inputs, problems.clone()));
+    tokio::spawn(run(path.clone(), NODE, inputs, link));
     tokio::spawn(async move {
         let mut tracker = Tracker::new(NodeConfig::new(NODE));
         while let Some(input) = received.recv().await {
@@ -267,10 +268,25 @@ async fn a_client_that_hangs_loses_its_place_to_one_that_asks() {
     assert_eq!(second.receive().await, json!({"synced": {"objects": 0, "isWhole": true}}));
 }
 
+/// The clock stands still unless everything waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_another_program_removes_is_opened_again() {
+    let directory = TempDir::new().unwrap();
+    let path = serve(directory.path()).await;
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "").unwrap();
+    sleep(2 * LOOK).await;
+    fs::remove_file(&path).unwrap();
+    while !path.exists() {
+        sleep(LOOK).await;
+    }
+    assert_eq!(Client::new(&path).await.receive().await["hello"]["node"], NODE);
+}
+
 #[tokio::test]
 async fn a_path_that_cannot_be_served_is_an_error() {
     let (inputs, _received) = mpsc::channel(1);
-    let error = run("/nowhere/objects.sock".into(), NODE, inputs, Problems::default()).await;
+    let error = run("/nowhere/objects.sock".into(), NODE, inputs, ClientLink::default()).await;
     assert!(matches!(error, Err(ObjectsError::Open(..))), "{error:?}");
 }
 

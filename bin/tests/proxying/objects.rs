@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
+use packet_rig::http::metric_values;
 use serde_json::{Value, json};
 use switchyard_core::testing::check_schema;
 use tempfile::TempDir;
 
-use crate::namespace::{HEALTH, Namespace, Program, until};
+use crate::namespace::{HEALTH, METRICS, Namespace, Program, until};
 
 const SERVICE: &str = "10.96.0.10:80";
 const NODE_FLAG: &str = "--hostname-override=node-1";
@@ -98,12 +99,21 @@ fn a_client_feeds_services_and_may_die() {
     client.send(&json!("synced"));
     assert_eq!(client.receive(), json!({"synced": {"objects": 2, "isWhole": true}}));
     until("the Service serves", connects);
+    let state = |state: &str| {
+        let (_, text) = namespace.get(METRICS, "/metrics").unwrap();
+        metric_values(&text, &format!("switchyard_objects_client{{state=\"{state}\"}}"))
+    };
+    assert_eq!([state("connected"), state("synced")], [[1.0], [1.0]]);
 
     // Its process is gone in the middle of a list.
     client.send(&json!("list"));
     drop(client);
+    until("the client is missed", || state("connected") == [0.0]);
+    let (_, text) = namespace.get(METRICS, "/status").unwrap();
+    assert!(text.contains("wrong: no client of --objects-socket is connected"), "{text}");
     let mut client = Client::new(&socket);
     assert!(connects());
+    assert_eq!([state("connected"), state("synced")], [[1.0], [0.0]]);
     client.send(&json!({"confirm": 2}));
     assert_eq!(client.receive(), json!({"confirmed": 2}));
     assert!(connects());

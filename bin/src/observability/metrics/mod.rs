@@ -37,6 +37,7 @@ use switchyard_core::{
 use switchyard_userspace::Counters;
 
 use super::conntrack::{Shares, TableUsage};
+use crate::objects::ClientState;
 
 use self::{
     conntrack::TableMetrics,
@@ -328,6 +329,15 @@ impl Metrics {
                 gauge.set(age.as_secs_f64());
             }
         }
+    }
+
+    /// Sets the state of the client of `--objects-socket`.
+    pub fn client_is(&self, client: ClientState) {
+        let ClientState { is_connected, is_synced, seconds_silent } = client;
+        for (state, is) in [("connected", is_connected), ("synced", is_synced)] {
+            self.ours.client.with_label_values(&[state]).set(is.into());
+        }
+        self.ours.watch_silence.with_label_values(&["client"]).set(seconds_silent as f64);
     }
 
     /// Records how many sockets serve node ports on `[::1]`, and counts attempts to open one that

@@ -31,6 +31,8 @@ metrics! {
             "Service ports that are left out, since the node refuses what they need", FAMILY),
         watch_silence: seconds("switchyard_watch_silence_seconds",
             "Time since the API server last sent something on a watch", &["kind"]),
+        client: gauges("switchyard_objects_client",
+            "Whether a client of --objects-socket is connected, and has ended a list", &["state"]),
     }
 }
 

@@ -14,7 +14,10 @@ use switchyard::health::ProxyHealth;
 use switchyard_core::objects::Kind;
 
 use super::{conntrack::TableUsage, watches::Watches};
-use crate::config::release;
+use crate::{
+    config::release,
+    objects::{ClientHealth, ClientState},
+};
 
 pub use self::board::StatusBoard;
 use self::board::{Drift, Failure, Synced};
@@ -41,6 +44,8 @@ pub struct Status {
     last_failure: Option<Failure>,
     pub last_drift: Option<Drift>,
     watches: Vec<WatchState>,
+    /// The client of `--objects-socket`; `None` without that.
+    objects_client: Option<ClientState>,
     /// The use of connection tracking; `None` if the kernel cannot be asked.
     pub conntrack: Option<Conntrack>,
     /// The Service ports, and the Services, that are left out or served otherwise than they ask.
@@ -85,6 +90,8 @@ pub struct StatusSources {
     pub table: Arc<TableUsage>,
     /// The watches on the API server.
     pub watches: Arc<dyn Watches>,
+    /// The client of `--objects-socket`.
+    pub client: ClientHealth,
     /// The name of the node.
     pub node: String,
 }
@@ -107,6 +114,10 @@ impl StatusSources {
             let WatchState { kind, seconds_silent, .. } = watch;
             problems.push(format!("no news of {kind} objects for {seconds_silent} s"));
         }
+        let client = self.client.state();
+        if client.is_some_and(|client| !client.is_connected) {
+            problems.push("no client of --objects-socket is connected".to_owned());
+        }
         let usage = self.table.get();
         if let Some(percent) = usage.and_then(|usage| usage.percent()).filter(|p| *p >= NEARLY_FULL)
         {
@@ -123,6 +134,7 @@ impl StatusSources {
             last_failure: None,
             last_drift: None,
             watches,
+            objects_client: client,
             conntrack: usage.map(|usage| Conntrack {
                 entries: usage.entries,
                 limit: usage.limit,

@@ -109,7 +109,12 @@ impl Status {
             let value = format!("{word}, {}", ago(*seconds_silent));
             Row::new(format!("watch of {kind}"), value).judged(*is_fresh)
         }));
-        if self.watches.is_empty() {
+        if let Some(client) = &self.objects_client {
+            let connected = if client.is_connected { "connected" } else { "gone" };
+            let synced = if client.is_synced { "list complete" } else { "no complete list" };
+            let value = format!("{connected}, {synced}, heard {}", ago(client.seconds_silent));
+            rows.push(Row::new("client with objects", value).judged(client.is_connected));
+        } else if self.watches.is_empty() {
             rows.push(Row::new("watches", "-"));
         }
         rows
@@ -250,7 +255,10 @@ impl Display for Visible<'_> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::board::{Drift, Failure, Synced},
+        super::{
+            ClientState,
+            board::{Drift, Failure, Synced},
+        },
         *,
     };
 
@@ -271,6 +279,11 @@ mod tests {
             last_failure: None,
             last_drift: None,
             watches: vec![WatchState { kind: "Service", seconds_silent: 3, is_fresh: true }],
+            objects_client: Some(ClientState {
+                is_connected: true,
+                is_synced: true,
+                seconds_silent: 9,
+            }),
             conntrack: Some(Conntrack {
                 entries: 812,
                 limit: Some(262_144),
@@ -312,6 +325,7 @@ mod tests {
             "1.5 ms",
             "812 of 262144",
             "fresh, 3 s ago",
+            "connected, list complete, heard 9 s ago",
             "no other program",
         ];
         for text in [text_of(&status.html()), status.text()] {
@@ -330,6 +344,8 @@ mod tests {
         });
         status.conntrack = None;
         status.watches[0].is_fresh = false;
+        status.objects_client =
+            Some(ClientState { is_connected: false, is_synced: false, seconds_silent: 130 });
         status.not_as_asked =
             vec![NotAsAsked { what: "shop/big".to_owned(), because: "too many".to_owned() }];
         let facts = [
@@ -340,6 +356,7 @@ mod tests {
             "38 objects",
             "chain lb/1",
             "silent, 3 s ago",
+            "gone, no complete list, heard 2 min ago",
             "shop/big",
             "too many",
         ];

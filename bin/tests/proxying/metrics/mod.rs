@@ -30,9 +30,12 @@ use crate::{
 /// Metrics that these tests do not change, by the starts of names: failures that need a kernel
 /// which refuses a second transaction only (a unit test has them).
 const NEVER: &[&str] = &["kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total"];
-/// Metrics of a flag that these tests do not give (`flows` has them).
-const OF_FLAG: &[&str] =
-    &["switchyard_conntrack_service_entries", "switchyard_conntrack_other_entries"];
+/// Metrics of flags that these tests do not give (`flows` and `objects` have them).
+const OF_FLAG: &[&str] = &[
+    "switchyard_conntrack_service_entries",
+    "switchyard_conntrack_other_entries",
+    "switchyard_objects_client",
+];
 /// Metrics of an API server only.
 const OF_SERVER: &[&str] = &["rest_client_", "switchyard_watch_silence_seconds"];
 

@@ -417,7 +417,16 @@ pub(super) const OURS: &[Row] = &[
         Gauge,
         &["kind"],
         All,
-        "Time since the API server last sent something on a watch",
+        "Time since the API server last sent something on a watch; `client`: since a client of \
+         `--objects-socket` sent a line, or since the start",
+    ),
+    row(
+        "switchyard_objects_client",
+        Gauge,
+        &["state"],
+        All,
+        "1 if a client of `--objects-socket` is connected (`connected`), and if it has ended a list \
+         (`synced`), else 0; only with this flag ([embedding.md](embedding.md#from-another-process))",
     ),
     row(
         "switchyard_conntrack_entries",

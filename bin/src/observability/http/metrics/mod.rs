@@ -89,12 +89,14 @@ impl MetricsHandler {
         let asked = Instant::now();
         let mut last = Arc::clone(&self.last).lock_owned().await;
         let (metrics, watches) = (Arc::clone(&self.metrics), Arc::clone(&self.watches));
+        let client = self.status.client.clone();
         // A client that goes leaves the lock to the thread.
         let text = task::spawn_blocking(move || match &*last {
             Some((begun, text)) if *begun >= asked => text.clone(),
             _ => {
                 let begun = Instant::now();
                 metrics.watches_heard(|kind| watches.silence(kind));
+                client.state().into_iter().for_each(|client| metrics.client_is(client));
                 let text = Bytes::from(metrics.text());
                 *last = Some((begun, text.clone()));
                 text

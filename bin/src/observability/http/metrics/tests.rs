@@ -26,6 +26,7 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
         health: Arc::new(ProxyHealth::new(Duration::from_secs(60))),
         table: Arc::clone(metrics.table_usage()),
         watches: Arc::new(NoWatches),
+        client: Default::default(),
         node: "node-1".to_owned(),
     };
     MetricsHandler::new(metrics, status, shown, set_verbosity)
