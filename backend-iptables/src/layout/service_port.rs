@@ -366,7 +366,8 @@ impl Rendering<'_> {
     /// Has connections of endpoints to themselves masqueraded that IPVS has translated.
     fn add_hairpins(&mut self) {
         let protocol = self.port.id.name.protocol;
-        let all = self.port.cluster.iter().chain(self.port.local.iter());
+        let pools = [&self.port.cluster, &self.port.local, &self.port.draining].into_iter();
+        let all = pools.flat_map(|pool| pool.iter());
         let here = all.filter(|endpoint| endpoint.may_be_local).map(|endpoint| endpoint.address);
         for address in here.collect::<BTreeSet<_>>() {
             let itself = RuleText::new().source(address.ip()).destination(address.ip());

@@ -3,10 +3,10 @@
 //! The order of a sync keeps every moment safe: rules, then virtual servers with their real
 //! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. A
 //! packet to an address that the node takes for its own always finds its rules and its virtual
-//! server. For Service ports that are not delivered yet, the rules translate by themselves until
-//! all is there, so that those of another mode are replaced without a gap, and are synced once more
-//! then. Without its rules, a Service port gets no virtual server and no address, and keeps those
-//! that it has.
+//! server, and rules masquerade what an endpoint sends to itself until IPVS does not choose it. For
+//! Service ports that are not delivered yet, the rules translate by themselves until all is there,
+//! so that those of another mode are replaced without a gap, and are synced once more then. Without
+//! its rules, a Service port gets no virtual server and no address, and keeps those that it has.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
@@ -329,15 +329,14 @@ impl IpvsProxier {
         let refused = refused.map(|(error, parts)| failed(error).of_parts(parts));
         rules.and(refused.map_or(Ok(()), Err))?;
         let delivered = PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f));
-        if mem::replace(&mut self.delivered, delivered) != delivered {
-            let delivery = Delivery {
-                families: delivered,
-                bound: &seen.bound,
-                elsewhere: &elsewhere,
-                never_bound: &self.basis.never_bound,
-            };
-            self.rules.deliver(change, delivery, report).await?;
-        }
+        let is_news = mem::replace(&mut self.delivered, delivered) != delivered;
+        let delivery = Delivery {
+            families: delivered,
+            bound: &seen.bound,
+            elsewhere: &elsewhere,
+            never_bound: &self.basis.never_bound,
+        };
+        self.rules.settle(change, is_news, delivery, report).await?;
         if let Done::Differs = self.change_schedulers(change, &families, &seen, report).await? {
             return Ok(Done::Differs);
         }

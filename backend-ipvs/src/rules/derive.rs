@@ -1,18 +1,23 @@
 //! Service ports as the rules beneath should know them.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use switchyard_core::{
     model::LbAlgorithm,
-    state::{Action, Endpoint, Frontend, FrontendAddress, Pool, ResolvedServicePort},
+    state::{Action, Endpoint, Frontend, FrontendAddress, ResolvedServicePort},
 };
 
 /// Returns a Service port for the rules. If IPVS delivers it, these need its endpoints only for
 /// clients on the node that have another pool, which no virtual server has, and to know connections
-/// of endpoints to themselves. If not, the rules translate, and forget no client that they have not
+/// of endpoints to themselves: also of those that drain, and of those of `before`, which virtual
+/// servers may still have. If not, the rules translate, and forget no client that they have not
 /// remembered.
 pub(super) fn derive(
     port: &ResolvedServicePort,
+    before: Option<&ResolvedServicePort>,
     is_delivered: bool,
     elsewhere: &BTreeSet<IpAddr>,
 ) -> ResolvedServicePort {
@@ -38,14 +43,21 @@ pub(super) fn derive(
     let leads_elsewhere = port.frontends.iter().any(|f| f.action == Action::ExternalLocal);
     let (cluster, local) = match (is_delivered, leads_elsewhere) {
         (false, _) => (port.cluster.clone(), port.local.clone()),
-        (true, true) => (port.cluster.clone(), here(&port.local)),
-        (true, false) => (here(&port.cluster), here(&port.local)),
+        (true, true) => (port.cluster.clone(), here(&port.local).collect()),
+        (true, false) => (here(&port.cluster).collect(), here(&port.local).collect()),
     };
+    let known = [Some(port), before].into_iter().flatten();
+    let known = known.flat_map(|port| [&port.cluster, &port.local, &port.draining]);
+    let known = known.flat_map(|pool| here(pool));
+    let mut draining: BTreeMap<_, _> = known.map(|endpoint| (endpoint.address, endpoint)).collect();
+    for endpoint in cluster.iter().chain(local.iter()) {
+        draining.remove(&endpoint.address);
+    }
     ResolvedServicePort {
         frontends: port.frontends.iter().map(frontend).collect(),
         cluster,
         local,
-        draining: Pool::default(),
+        draining: draining.into_values().collect(),
         affinity: port.affinity.filter(|_| is_delivered && leads_elsewhere),
         lb_algorithm: LbAlgorithm::Random,
         proxy_protocol: None,
@@ -54,9 +66,9 @@ pub(super) fn derive(
 }
 
 /// The endpoints that may be on this node.
-fn here(pool: &Pool) -> Pool {
+fn here(pool: &[Endpoint]) -> impl Iterator<Item = Endpoint> {
     let here = pool.iter().filter(|endpoint| endpoint.may_be_local);
-    here.map(|endpoint| Endpoint { weight: 1, ..*endpoint }).collect()
+    here.map(|endpoint| Endpoint { weight: 1, ..*endpoint })
 }
 
 #[cfg(test)]
@@ -117,7 +129,7 @@ mod tests {
         // The address of one load balancer is the node's.
         let elsewhere = [IpAddr::from([192, 0, 2, 2])].into();
         for port in state.service_ports.values_mut() {
-            *port = Arc::new(derive(port, is_delivered, &elsewhere));
+            *port = Arc::new(derive(port, None, is_delivered, &elsewhere));
         }
         state
     }

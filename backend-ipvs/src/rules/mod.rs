@@ -6,7 +6,7 @@
 
 mod derive;
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, mem, net::IpAddr, sync::Arc};
 
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
@@ -22,6 +22,8 @@ use crate::layout::addresses;
 pub(crate) struct Rules {
     proxier: Box<dyn Proxier>,
     derived: DerivedState,
+    /// The Service ports with endpoints that left them while virtual servers may still have them.
+    parting: BTreeSet<ServicePortId>,
 }
 
 /// The inputs of the rules besides a transition.
@@ -48,7 +50,7 @@ impl Delivery<'_> {
 
 impl Rules {
     pub(crate) fn new(proxier: Box<dyn Proxier>) -> Self {
-        Self { proxier, derived: DerivedState::default() }
+        Self { proxier, derived: DerivedState::default(), parting: BTreeSet::new() }
     }
 
     /// The mode whose rules these are.
@@ -57,7 +59,7 @@ impl Rules {
     }
 
     /// Makes the rules of the Service ports that have changed what they should be; of all if
-    /// `is_full`.
+    /// `is_full`. Endpoints that left are still known, until [`Rules::settle`].
     pub(crate) async fn sync(
         &mut self,
         change: &Transition<'_>,
@@ -69,22 +71,28 @@ impl Rules {
         self.derived.follow_health_checks(change);
         if is_full {
             self.set_all(change, delivery);
-        } else {
-            for port in change.ports() {
-                self.set(port.id, port.after, delivery);
-            }
+        }
+        for port in change.ports().filter(|port| !is_full || port.before.is_some()) {
+            self.set(port.id, port.after, port.before, delivery);
         }
         self.commit(report).await
     }
 
-    /// Makes the rules of all Service ports what they should be when something else is delivered.
-    pub(crate) async fn deliver(
+    /// Makes the rules what they should be once IPVS delivers: those of all Service ports when it
+    /// delivers something else than before, and those of which endpoints have left.
+    pub(crate) async fn settle(
         &mut self,
         change: &Transition<'_>,
+        is_full: bool,
         delivery: Delivery<'_>,
         report: &mut SyncReport,
     ) -> Result<(), ProxierError> {
-        self.set_all(change, delivery);
+        if is_full {
+            self.set_all(change, delivery);
+        }
+        for id in mem::take(&mut self.parting) {
+            self.set(&id, change.after().service_ports.get(&id), None, delivery);
+        }
         self.commit(report).await
     }
 
@@ -95,7 +103,7 @@ impl Rules {
         delivery: Delivery<'_>,
         report: &mut SyncReport,
     ) -> Result<(), ProxierError> {
-        ports.iter().for_each(|port| self.set_as(port, false, delivery));
+        ports.iter().for_each(|port| self.set_as(port, None, false, delivery));
         self.commit(report).await
     }
 
@@ -106,7 +114,7 @@ impl Rules {
         delivery: Delivery<'_>,
         report: &mut SyncReport,
     ) -> Result<(), ProxierError> {
-        ports.iter().for_each(|port| self.set(&port.id, Some(port), delivery));
+        ports.iter().for_each(|port| self.set(&port.id, Some(port), None, delivery));
         self.commit(report).await
     }
 
@@ -115,24 +123,34 @@ impl Rules {
         let known = self.derived.state().service_ports.keys();
         let gone: Vec<ServicePortId> =
             known.filter(|id| !after.contains_key(*id)).cloned().collect();
-        gone.iter().for_each(|id| self.set(id, None, delivery));
-        after.values().for_each(|port| self.set(&port.id, Some(port), delivery));
+        gone.iter().for_each(|id| self.set(id, None, None, delivery));
+        after.values().for_each(|port| self.set(&port.id, Some(port), None, delivery));
     }
 
     fn set(
         &mut self,
         id: &ServicePortId,
         port: Option<&Arc<ResolvedServicePort>>,
+        before: Option<&Arc<ResolvedServicePort>>,
         delivery: Delivery<'_>,
     ) {
         match port {
-            Some(port) => self.set_as(port, delivery.delivers(port), delivery),
+            Some(port) => self.set_as(port, before, delivery.delivers(port), delivery),
             None => self.derived.set_port(id, None),
         }
     }
 
-    fn set_as(&mut self, port: &ResolvedServicePort, is_delivered: bool, delivery: Delivery<'_>) {
-        let mut derived = derive(port, is_delivered, delivery.elsewhere);
+    fn set_as(
+        &mut self,
+        port: &ResolvedServicePort,
+        before: Option<&Arc<ResolvedServicePort>>,
+        is_delivered: bool,
+        delivery: Delivery<'_>,
+    ) {
+        let mut derived = derive(port, before.map(|b| &**b), is_delivered, delivery.elsewhere);
+        if before.is_some() && derived.draining.iter().any(|e| !port.serves(e.address)) {
+            self.parting.insert(port.id.clone());
+        }
         derived.frontends.retain(|f| addresses::is_served(f.at, delivery.never_bound));
         self.derived.set_port(&port.id, Some(Arc::new(derived)));
     }

@@ -97,8 +97,11 @@ pub(crate) fn objects(
         objects.add_frontend(port, frontend, context, &comment);
     }
     // The filter comes first: of a huge pool, hardly any endpoints can be on this node.
-    let both = port.cluster.iter().chain(port.local.iter());
-    let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.may_be_local).collect();
+    let pools = port.cluster.iter().chain(port.local.iter());
+    // IPVS goes on to send packets of connections that it has to endpoints that drain.
+    let draining = port.draining.iter().filter(|_| context.beneath_ipvs);
+    let here: BTreeSet<&Endpoint> =
+        pools.chain(draining).filter(|endpoint| endpoint.may_be_local).collect();
     for endpoint in here {
         let ip = endpoint.address.ip();
         let key = Key::new().address(ip).address(ip).protocol(port.id.name.protocol);

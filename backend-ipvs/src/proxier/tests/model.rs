@@ -183,6 +183,29 @@ impl Contents {
         }
     }
 
+    /// Rules go on to masquerade what an endpoint sends to itself as long as IPVS chooses it.
+    fn assert_hairpins(&self, after: &Ports) {
+        let known = |ports: &Ports, id: &ServicePortId| -> BTreeSet<SocketAddr> {
+            let port = ports.get(id).into_iter();
+            let pools = port.flat_map(|port| [&port.cluster, &port.local, &port.draining]);
+            let here = pools.flat_map(|pool| pool.iter()).filter(|e| e.may_be_local);
+            here.map(|endpoint| endpoint.address).collect()
+        };
+        for (id, before) in self.rules.last().into_iter().flatten() {
+            let (had, has) = (self.rules.last().map(|ports| known(ports, id)), known(after, id));
+            let gone: BTreeSet<_> =
+                had.into_iter().flatten().filter(|a| !has.contains(a)).collect();
+            let protocol = id.name.protocol.number().into();
+            for frontend in before.frontends.iter().filter(|_| after.contains_key(id)) {
+                let Some(ip) = frontend.at.ip() else { continue };
+                let at = Selector::Address { protocol, ip, port: frontend.port };
+                let reals = self.servers.get(&at).into_iter().flat_map(|(_, reals)| reals);
+                let mut chosen = reals.filter(|(_, weight)| **weight > 0);
+                assert!(!chosen.any(|(real, _)| gone.contains(real)), "{id}");
+            }
+        }
+    }
+
     /// An address that is added has rules, and each virtual server to which they lead.
     fn assert_served(&self, ip: IpAddr) {
         if !self.is_loose {
@@ -384,6 +407,9 @@ impl Proxier for Model {
         let after = change.after().service_ports.iter().filter(|(id, _)| !keeps(id));
         let after = after.map(|(id, port)| (id.clone(), port.clone()));
         let ports = kept.chain(after).collect();
+        if change.before().is_some() && !held.is_loose && !held.refuse_draining {
+            held.assert_hairpins(&ports);
+        }
         held.rules.push(ports);
         held.has_packets_of_before = true;
         if !held.is_loose {
