@@ -48,38 +48,41 @@ impl IpvsBackend {
         IptablesBackend::new(config)
     }
 
-    /// Chooses the backend beneath: nftables, or else iptables, with a warning.
+    /// Chooses the backend beneath, with a warning if it is not nftables'.
     fn choose(&self) -> Result<(Probed, Option<String>), ProxierError> {
-        let why = match self.config.rules {
-            Some(Mode::IPTABLES) => return Ok((self.iptables().probe()?, None)),
-            Some(_) => return Ok((self.nftables().probe()?, None)),
-            None => match self.probe_nftables() {
-                Ok(probed) => return Ok((probed, None)),
-                Err(why) => why,
-            },
-        };
-        let why = ErrorChain(&why);
-        let probed = self.iptables().probe().map_err(|also| {
-            let also = ErrorChain(&also);
-            ProxierError::lacking(Mode::IPVS, format!("rules need one of both: {why}; {also}"))
-        })?;
-        let warning = format!(
-            "the rules of ipvs mode are those of iptables, some for each Service, as there is no \
-             nftables: {why}"
-        );
-        Ok((probed, Some(warning)))
-    }
-
-    /// Probes nftables, more than once before the rules that may serve are given up.
-    fn probe_nftables(&self) -> Result<Probed, ProxierError> {
-        for pause in PAUSES {
-            match self.nftables().probe() {
-                Ok(probed) => return Ok(probed),
-                Err(_) => thread::sleep(pause),
-            }
+        let (nftables, iptables) = (|| self.nftables().probe(), || self.iptables().probe());
+        match self.config.rules {
+            Some(Mode::IPTABLES) => Ok((iptables()?, None)),
+            Some(_) => Ok((nftables()?, None)),
+            None => first_of(nftables, iptables, PAUSES),
         }
-        self.nftables().probe()
     }
+}
+
+/// Probes nftables, more than once before the rules that may serve are given up, or else iptables.
+fn first_of<T>(
+    nftables: impl Fn() -> Result<T, ProxierError>,
+    iptables: impl FnOnce() -> Result<T, ProxierError>,
+    pauses: [Duration; 2],
+) -> Result<(T, Option<String>), ProxierError> {
+    let mut pauses = pauses.into_iter();
+    let why = loop {
+        match (nftables(), pauses.next()) {
+            (Ok(probed), _) => return Ok((probed, None)),
+            (Err(_), Some(pause)) => thread::sleep(pause),
+            (Err(why), None) => break why,
+        }
+    };
+    let why = ErrorChain(&why);
+    let probed = iptables().map_err(|also| {
+        let also = ErrorChain(&also);
+        ProxierError::lacking(Mode::IPVS, format!("rules need one of both: {why}; {also}"))
+    })?;
+    let warning = format!(
+        "the rules of ipvs mode are those of iptables, some for each Service, as there is no \
+         nftables: {why}"
+    );
+    Ok((probed, Some(warning)))
 }
 
 fn open(
@@ -142,4 +145,38 @@ where
     E: std::error::Error + Send + Sync + 'static,
 {
     move |error| ProxierError::backend(Mode::IPVS, message, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// The choice on a node where nftables can be probed after these failures.
+    fn choice(failures: usize, has_iptables: bool) -> Result<(Mode, Option<String>), ProxierError> {
+        let left = Cell::new(failures);
+        let lacking = |mode, what: &str| Err(ProxierError::lacking(mode, what.to_owned()));
+        let nftables = || match left.replace(left.get().saturating_sub(1)) {
+            0 => Ok(Mode::NFTABLES),
+            _ => lacking(Mode::NFTABLES, "the netlink socket is full"),
+        };
+        let iptables = || match has_iptables {
+            true => Ok(Mode::IPTABLES),
+            false => lacking(Mode::IPTABLES, "no program"),
+        };
+        first_of(nftables, iptables, [Duration::ZERO; 2])
+    }
+
+    #[test]
+    fn rules_are_those_of_iptables_only_where_nftables_fails_again_and_again() {
+        for failures in 0..3 {
+            assert_eq!(choice(failures, true).unwrap(), (Mode::NFTABLES, None));
+        }
+        let (mode, warning) = choice(3, true).unwrap();
+        assert_eq!(mode, Mode::IPTABLES);
+        assert!(warning.unwrap().contains("the netlink socket is full"));
+        let error = ErrorChain(&choice(3, false).unwrap_err()).to_string();
+        assert!(error.contains("socket is full") && error.contains("no program"), "{error}");
+    }
 }
