@@ -252,11 +252,11 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families addresses::families-co
 	clusterip::all-endpoints-are-used clusterip::dual-stack clusterip::hairpin clusterip::host-network-endpoint \
 	clusterip::masquerade-all clusterip::no-cluster-cidr clusterip::remote-endpoints clusterip::same-port-tcp-and-udp \
 	clusterip::sctp clusterip::several-ports \
-	conntrack::tcp-connections-stay conntrack::udp-flows-end detect-local::bridge-interface \
+	conntrack::tcp-connections-stay conntrack::udp-flows detect-local::bridge-interface \
 	endpoints::readiness endpoints::terminating \
-	lb-algorithm::round-robin loadbalancer:: mark:: nodeport::addresses-come-and-go \
+	lb-algorithm::algorithm-changes lb-algorithm::round-robin loadbalancer:: mark:: nodeport::addresses-come-and-go \
 	nodeport::chosen-networks policies:: refused::no-endpoints refused::undefined-port restart:: \
-	weights::changes weights::slow-start weights::zero-drains)
+	weights::changes weights::local-policy weights::slow-start weights::zero-drains)
 # Take-overs under load: one after the other, as the machine gets to nothing else. make test-vm runs the
 # others.
 IPVS_SWAPS = by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs
@@ -278,7 +278,7 @@ test-ipvs:
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test cases
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test it -- ipvs:: --test-threads=6
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test it -- \
-		restart::killed_under_load restart::what_changed sequences:: --test-threads=1
+		lb_algorithm::changes restart::killed_under_load restart::what_changed sequences:: --test-threads=1
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test swap -- \
 		$(IPVS_SWAPS) --test-threads=1
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers --test probe
