@@ -20,9 +20,10 @@ use switchyard_netlink::{Error, ipvs::Selector};
 
 use super::{
     IpvsProxier, SyncError,
+    addresses::Addresses,
     drift::Expected,
     failed_to,
-    full::{Addresses, Wanted, held_servers},
+    full::{Wanted, held_servers},
     refused::Refused,
     servers::ServerChanges,
 };

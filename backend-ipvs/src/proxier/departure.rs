@@ -14,8 +14,8 @@ use switchyard_netlink::ipvs::Selector;
 
 use super::{
     IpvsProxier, SyncError,
+    addresses::Addresses,
     commands::{Action, Commands},
-    full::Addresses,
     incremental::Difference,
 };
 use crate::layout::addresses;

@@ -21,6 +21,7 @@ use switchyard_netlink::ipvs::{Refusal, Selector, VirtualServer};
 
 use super::{
     IpvsProxier, SyncError,
+    addresses::Addresses,
     commands::{Action, Commands, Step},
     drift::Expected,
     failed_to,
@@ -35,19 +36,6 @@ use crate::{
     },
     scheduler::Scheduler,
 };
-
-/// The addresses of the node when a sync begins, in both families.
-#[derive(Debug, Default)]
-pub(super) struct Addresses {
-    /// The addresses of `kube-ipvs0`.
-    pub(super) bound: BTreeSet<IpAddr>,
-    /// Those that were there and that no Service port has.
-    pub(super) unbound: Vec<IpAddr>,
-    /// The addresses that are not to be bound although Services have them.
-    pub(super) elsewhere: Arc<BTreeSet<IpAddr>>,
-    /// Whether the device was made.
-    pub(super) is_made: bool,
-}
 
 /// The inputs of a family's sync.
 struct Pass<'a> {

@@ -23,7 +23,7 @@ use super::{
     servers::ServerChanges,
 };
 use crate::layout::{
-    Context, addresses,
+    Context,
     servers::{self, Server},
 };
 
@@ -119,31 +119,6 @@ impl IpvsProxier {
         }
         self.commit_all(report, &retire)?;
         Ok(refused)
-    }
-
-    /// Returns which of these addresses to bind and which to unbind.
-    pub(super) fn plan_addresses(
-        &mut self,
-        change: &Transition<'_>,
-        touched: &BTreeSet<IpAddr>,
-    ) -> (Vec<IpAddr>, Vec<IpAddr>) {
-        let (elsewhere, mut bound) = (&self.held.elsewhere, self.bound.lock());
-        let of = |port| addresses::of_port(port, elsewhere).filter(|ip| touched.contains(ip));
-        let changed = change.ports().filter_map(|port| port.after);
-        let mut wanted: BTreeSet<IpAddr> = changed.flat_map(|port| of(port)).collect();
-        if touched.iter().any(|ip| bound.contains(ip) && !wanted.contains(ip)) {
-            // Another Service port may have it.
-            wanted.extend(change.after().service_ports.values().flat_map(|port| of(port)));
-        }
-        let (mut bind, mut unbind) = (Vec::new(), Vec::new());
-        for &ip in touched {
-            match wanted.contains(&ip) {
-                true if bound.insert(ip) => bind.push(ip),
-                false if bound.remove(&ip) => unbind.push(ip),
-                _ => {}
-            }
-        }
-        (bind, unbind)
     }
 }
 

@@ -11,6 +11,8 @@
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
 //! - [`incremental`]: what a transition changes.
+//! - [`addresses`](mod@addresses): addresses of the device, and of the node.
+//! - [`removal`]: rules that ipvs mode does not use.
 //! - [`departure`]: what goes before its rules.
 //! - [`checkup`]: a comparison in parts.
 //! - [`servers`] and [`commands`]: the changes of virtual servers.
@@ -24,6 +26,7 @@
 //! - [`monitor`]: notices that other programs change rules or addresses.
 //! - [`drift`]: what other programs have changed.
 
+mod addresses;
 mod checkup;
 pub(crate) mod commands;
 mod degraded;
@@ -35,6 +38,7 @@ pub(crate) mod incremental;
 pub(crate) mod kernel;
 mod monitor;
 pub(crate) mod refused;
+mod removal;
 mod rescheduling;
 pub(crate) mod schedulers;
 pub(crate) mod servers;
@@ -65,33 +69,29 @@ use switchyard_netlink::ipvs::{Refusal, Selector};
 use switchyard_netlink::route::{DeviceError, SharedAddresses};
 
 use self::{
+    addresses::Addresses,
     checkup::Checkup,
     commands::{Commands, Step},
     degraded::Degraded,
     draining::Draining,
-    full::Addresses,
     incremental::Difference,
     kernel::Kernel,
     monitor::DeviceMonitor,
     refused::Refused,
+    removal::Removal,
     schedulers::Schedulers,
     tried::Tried,
 };
 use crate::{
     config::IpvsConfig,
     kernel_settings::KernelSettingError,
-    layout::{Context, addresses, servers as layout},
+    layout::{Context, servers as layout},
     rules::{Delivery, Rules},
     scheduler::{self, Scheduler},
 };
 
 /// The time after which it is tried again to remove what could not be removed.
 const RETRY: Duration = Duration::from_secs(30);
-/// The same of rules of other kinds, whose removal may take seconds: the system's lock is waited
-/// for, and sets that another program's rules use. Doubles with each failure.
-const REMOVAL_RETRY: Duration = Duration::from_secs(60);
-/// The longest that it may become.
-const LONGEST_REMOVAL_RETRY: Duration = Duration::from_secs(3600);
 
 /// The most problems of one kind that are logged at once.
 const MOST_WARNINGS: usize = 16;
@@ -132,12 +132,7 @@ pub(crate) struct IpvsProxier {
     rules: Rules,
     /// The families of which IPVS delivers everything.
     delivered: PerFamily<bool>,
-    /// The time when rules are removed that ipvs mode had before, or that it does not use; `None`
-    /// if nothing is left of them.
-    removal_due: Option<Instant>,
-    removal_retry: Duration,
-    /// The reason that they could not be removed, as it was logged.
-    unremoved: BTreeSet<String>,
+    removal: Removal,
     /// The contents of the kernel, beyond what core remembers; empty until a sync has compared
     /// everything.
     held: Held,
@@ -228,9 +223,7 @@ impl IpvsProxier {
             kernel,
             rules,
             delivered: PerFamily::default(),
-            removal_due: Some(Instant::now()),
-            removal_retry: REMOVAL_RETRY,
-            unremoved: BTreeSet::new(),
+            removal: Removal::default(),
             held: Held::default(),
             bound: SharedAddresses::default(),
             draining: Draining::new(config.drain_limit),
@@ -357,76 +350,6 @@ impl IpvsProxier {
         Ok(Done::All)
     }
 
-    /// Takes in the addresses that are never bound. Returns whether they are news.
-    fn learns_never_bound(&mut self) -> bool {
-        let known = self.config.never_bound.lock();
-        let is_news = *known != self.basis.never_bound;
-        if is_news {
-            self.basis.never_bound.clone_from(&known);
-        }
-        is_news
-    }
-
-    /// Whether an address that a changed Service port names came to another device of the node, or
-    /// left it, which concerns all Service ports with the address.
-    fn have_addresses_moved(&mut self, change: &Transition<'_>) -> Result<bool, SyncError> {
-        let after = change.ports().filter_map(|port| port.after);
-        let external: BTreeSet<IpAddr> = after.flat_map(|p| addresses::external(p)).collect();
-        if external.is_empty() {
-            return Ok(false);
-        }
-        let (now, then) = (self.elsewhere()?, &*self.held.elsewhere);
-        Ok(external.iter().any(|ip| now.contains(ip) != then.contains(ip)))
-    }
-
-    /// Returns the addresses that are not to be bound although Services have them.
-    fn elsewhere(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
-        let mut elsewhere = self.kernel.other_addresses()?;
-        elsewhere.extend(&self.basis.never_bound);
-        Ok(elsewhere)
-    }
-
-    /// Returns the addresses of the device, unless they are known, and those that are not to be
-    /// bound.
-    fn addresses(&mut self, is_known: bool) -> Result<Addresses, SyncError> {
-        if is_known {
-            let elsewhere = Arc::clone(&self.held.elsewhere);
-            return Ok(Addresses { elsewhere, ..Addresses::default() });
-        }
-        let is_made = self.kernel.ensure_device()?;
-        let bound = self.kernel.addresses()?;
-        let elsewhere = Arc::new(self.elsewhere()?);
-        Ok(Addresses { is_made, bound, elsewhere, ..Addresses::default() })
-    }
-
-    /// Removes the rules of other kinds, once all traffic is masqueraded by those in use. Returns
-    /// the time until another attempt, which may wait for locks and sets for seconds.
-    fn remove_other_rules(&mut self, report: &mut SyncReport) -> Option<Duration> {
-        let due = self.removal_due?;
-        let now = Instant::now();
-        if due <= now {
-            let removed = self.kernel.remove_other_rules(self.rules.mode());
-            if matches!(removed, Ok(true)) {
-                report.warnings.push(
-                    "the rules of ipvs mode are those of nftables now, in place of those of \
-                     iptables: what other rules of the host drop, they cannot accept"
-                        .to_owned(),
-                );
-            }
-            let failure = removed.err();
-            self.removal_due = failure.is_some().then_some(now + self.removal_retry);
-            self.removal_retry = (2 * self.removal_retry).min(LONGEST_REMOVAL_RETRY);
-            let failure = failure.map(|error| ErrorChain(&error).to_string());
-            warn_of_new(
-                &mut self.unremoved,
-                failure.into_iter().collect(),
-                "Failed to remove rules that ipvs mode does not use; retrying",
-            );
-        }
-        report.cleanup_failed |= self.removal_due.is_some();
-        self.removal_due.map(|due| due.saturating_duration_since(now))
-    }
-
     /// Programs virtual servers and addresses, by a difference if that is all that changes, and
     /// returns what was refused.
     fn program(
@@ -457,25 +380,6 @@ impl IpvsProxier {
             }
         };
         self.sync_full(change, families, was_sure, seen, report)
-    }
-
-    /// Changes the addresses of the device, and returns those that the kernel refused.
-    fn change_addresses(
-        &mut self,
-        report: &mut SyncReport,
-        bind: &[IpAddr],
-        unbind: &[IpAddr],
-    ) -> Result<Vec<DeviceError>, DeviceError> {
-        if bind.is_empty() && unbind.is_empty() {
-            return Ok(Vec::new());
-        }
-        let start = Instant::now();
-        let refused = self.kernel.change_addresses(bind, unbind)?;
-        report.commit += start.elapsed();
-        report.added += bind.len();
-        report.removed += unbind.len();
-        report.messages += bind.len() + unbind.len();
-        Ok(refused)
     }
 
     /// Sends commands to IPVS, all of which are tried, and returns those that the kernel refused.

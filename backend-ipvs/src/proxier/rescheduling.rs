@@ -8,7 +8,9 @@ use switchyard_core::{
     transition::Transition,
 };
 
-use super::{Done, IpvsProxier, commands::Commands, failed, full::Addresses, refused::Refused};
+use super::{
+    Done, IpvsProxier, addresses::Addresses, commands::Commands, failed, refused::Refused,
+};
 use crate::rules::Delivery;
 
 impl IpvsProxier {

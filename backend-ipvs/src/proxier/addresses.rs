@@ -1,0 +1,113 @@
+//! Addresses of the device, and of the node.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Instant};
+
+use switchyard_core::{proxier::SyncReport, transition::Transition};
+use switchyard_netlink::route::DeviceError;
+
+use super::{IpvsProxier, SyncError};
+use crate::layout::addresses;
+
+/// The addresses of the node when a sync begins, in both families.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    /// The addresses of `kube-ipvs0`.
+    pub(super) bound: BTreeSet<IpAddr>,
+    /// Those that were there and that no Service port has.
+    pub(super) unbound: Vec<IpAddr>,
+    /// The addresses that are not to be bound although Services have them.
+    pub(super) elsewhere: Arc<BTreeSet<IpAddr>>,
+    /// Whether the device was made.
+    pub(super) is_made: bool,
+}
+
+impl IpvsProxier {
+    /// Takes in the addresses that are never bound. Returns whether they are news.
+    pub(super) fn learns_never_bound(&mut self) -> bool {
+        let known = self.config.never_bound.lock();
+        let is_news = *known != self.basis.never_bound;
+        if is_news {
+            self.basis.never_bound.clone_from(&known);
+        }
+        is_news
+    }
+
+    /// Whether an address that a changed Service port names came to another device of the node, or
+    /// left it, which concerns all Service ports with the address.
+    pub(super) fn have_addresses_moved(
+        &mut self,
+        change: &Transition<'_>,
+    ) -> Result<bool, SyncError> {
+        let after = change.ports().filter_map(|port| port.after);
+        let external: BTreeSet<IpAddr> = after.flat_map(|p| addresses::external(p)).collect();
+        if external.is_empty() {
+            return Ok(false);
+        }
+        let (now, then) = (self.elsewhere()?, &*self.held.elsewhere);
+        Ok(external.iter().any(|ip| now.contains(ip) != then.contains(ip)))
+    }
+
+    /// Returns the addresses that are not to be bound although Services have them.
+    fn elsewhere(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        let mut elsewhere = self.kernel.other_addresses()?;
+        elsewhere.extend(&self.basis.never_bound);
+        Ok(elsewhere)
+    }
+
+    /// Returns the addresses of the device, unless they are known, and those that are not to be
+    /// bound.
+    pub(super) fn addresses(&mut self, is_known: bool) -> Result<Addresses, SyncError> {
+        if is_known {
+            let elsewhere = Arc::clone(&self.held.elsewhere);
+            return Ok(Addresses { elsewhere, ..Addresses::default() });
+        }
+        let is_made = self.kernel.ensure_device()?;
+        let bound = self.kernel.addresses()?;
+        let elsewhere = Arc::new(self.elsewhere()?);
+        Ok(Addresses { is_made, bound, elsewhere, ..Addresses::default() })
+    }
+
+    /// Returns which of these addresses to bind and which to unbind.
+    pub(super) fn plan_addresses(
+        &mut self,
+        change: &Transition<'_>,
+        touched: &BTreeSet<IpAddr>,
+    ) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let (elsewhere, mut bound) = (&self.held.elsewhere, self.bound.lock());
+        let of = |port| addresses::of_port(port, elsewhere).filter(|ip| touched.contains(ip));
+        let changed = change.ports().filter_map(|port| port.after);
+        let mut wanted: BTreeSet<IpAddr> = changed.flat_map(|port| of(port)).collect();
+        if touched.iter().any(|ip| bound.contains(ip) && !wanted.contains(ip)) {
+            // Another Service port may have it.
+            wanted.extend(change.after().service_ports.values().flat_map(|port| of(port)));
+        }
+        let (mut bind, mut unbind) = (Vec::new(), Vec::new());
+        for &ip in touched {
+            match wanted.contains(&ip) {
+                true if bound.insert(ip) => bind.push(ip),
+                false if bound.remove(&ip) => unbind.push(ip),
+                _ => {}
+            }
+        }
+        (bind, unbind)
+    }
+
+    /// Changes the addresses of the device, and returns those that the kernel refused.
+    pub(super) fn change_addresses(
+        &mut self,
+        report: &mut SyncReport,
+        bind: &[IpAddr],
+        unbind: &[IpAddr],
+    ) -> Result<Vec<DeviceError>, DeviceError> {
+        if bind.is_empty() && unbind.is_empty() {
+            return Ok(Vec::new());
+        }
+        let start = Instant::now();
+        let refused = self.kernel.change_addresses(bind, unbind)?;
+        report.commit += start.elapsed();
+        report.added += bind.len();
+        report.removed += unbind.len();
+        report.messages += bind.len() + unbind.len();
+        Ok(refused)
+    }
+}
