@@ -8,7 +8,8 @@
 # KUBE_PROXY names kube-proxy, that is measured as well, with the shapes in KUBE_PROXY_SHAPES, for which it takes
 # minutes. MODE is the mode of both; in ipvs mode they compare each five seconds what the kernel has, so that changes
 # meet that, and wait for nothing else. DOC is written besides, with a plot in a file of the same name in
-# docs/images. SETTLE is the number of seconds from the first sync to the readings, and CHANGES that of changes.
+# docs/images. SETTLE is the number of seconds from the first sync to the readings, and CHANGES that of changes. LIMIT
+# is the number of seconds that a first sync may take, or the one after the changes; a row has what there is then.
 #
 # Resident memory contains the program's text, as VmRSS does. The memory of the kernel is what unreclaimable slabs and
 # per-CPU areas have grown by, of the whole machine. Percentiles are interpolated in buckets, as Prometheus does.
@@ -27,12 +28,13 @@ trap 'kill $processes 2>/dev/null || true; rm -rf "$work"' EXIT
 changes=${CHANGES:-500}
 mode=${MODE:-nftables}
 
-# Waits, at most ten minutes, until a command succeeds.
+limit=${LIMIT:-600}
+
+# Waits until a command succeeds, and fails when the time is up.
 until_true() {
-    tries=0
+    end=$(($(date +%s) + limit))
     until "$@"; do
-        tries=$((tries + 1))
-        [ $tries -lt 12000 ] || { echo "in vain: $*" >&2; exit 1; }
+        [ "$(date +%s)" -lt $end ] || { echo "in vain: $*" >&2; return 1; }
         sleep 0.05
     done
 }
@@ -41,6 +43,12 @@ has_synced() {
     kill -0 "$proxy" || { cat "$log" >&2; exit 1; }
     # Kube-proxy 1.30 has one time of both families, and syncs IPv4 first.
     metrics | grep -Eq '^kubeproxy_sync_proxy_rules_last_timestamp_seconds(\{ip_family="IPv4"\})? [1-9]'
+}
+# Whether syncs have been counted since the first reading.
+has_counted() {
+    metrics >"$work/after"
+    awk -v name="$1_count" 'index($0, name) == 1 { sum += FNR == NR ? -$2 : $2 } END { exit sum <= 0 }' \
+        "$work/before" "$work/after"
 }
 mib() { awk -v name="$1:" '$1 == name { printf "%.0f", $2 / 1024 }' "/proc/$proxy/status"; }
 kernel() { awk '/^(SUnreclaim|Percpu):/ { sum += $2 } END { printf "%.0f", sum / 1024 }' /proc/meminfo; }
@@ -87,7 +95,12 @@ measure() {
     "$program" --kubeconfig "$config" --hostname-override node-0 --proxy-mode "$mode" \
         --ipvs-sync-period 5s --ipvs-min-sync-period 0s --healthz-bind-address 127.0.0.1:10256 "$@" >"$log" 2>&1 &
     proxy=$! processes="$processes $!"
-    until_true has_synced
+    if ! until_true has_synced; then
+        printf '%s|> %s|%s|%s|%s|%s|-|-|-|-\n' "$shape" "$limit" "$(calc %.2f "$(cpu)")" "$(mib VmRSS)" "$(mib VmHWM)" \
+            $(($(kernel) - slab))
+        end_measure
+        return
+    fi
     synced=$(calc %.2f "$(now) - $start") used=$(cpu)
     sleep "${SETTLE:-8}"
     settled=$(mib VmRSS) peak=$(mib VmHWM) slab=$(($(kernel) - slab)) quiet=$(cpu)
@@ -96,10 +109,13 @@ measure() {
     metrics >"$work/before"
     kill -USR1 "$server"
     sleep "$(calc %.2f "$changes * 0.02")"
-    metrics >"$work/after"
+    until_true has_counted "$histogram" || true
     each=$(calc %.2f "1000 * ($(cpu) - $quiet) / $changes")
     printf '%s|%s|%s|%s|%s|%s|%s|%s|%s|%s\n' "$shape" "$synced" "$(calc %.2f "$used")" "$settled" "$peak" "$slab" \
         "$idle" "$(percentile "$histogram" 0.5)" "$(percentile "$histogram" 0.99)" "$each"
+    end_measure
+}
+end_measure() {
     kill "$proxy" "$server"
     wait "$proxy" "$server" 2>/dev/null || true
     processes=
