@@ -298,25 +298,30 @@ soak:
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard-agent --lib
 	$(CARGO) test --package switchyard-fuzz -- --nocapture
 
-# The packet cases of some backends, or of genuine kube-proxy where KUBE_PROXY names the program, and the page of the
-# results of all.
-conformance: export SWITCHYARD_BACKENDS ?= nftables,iptables,userspace,userspace-iptables,userspace-addresses
+# All packet cases with some backends, or with genuine kube-proxy where KUBE_PROXY names the program, and the page of
+# the results of all.
+SCORE = target/debug/service-conformance
+RESULTS = testing/packet-rig/results
+RECORD = --results $(RESULTS) --page docs/conformance.md
+BACKENDS = nftables,iptables,userspace,userspace-iptables,userspace-addresses
 conformance:
 	@scripts/install-tools.sh cc ip nft iptables
 	$(CARGO) build --workspace --bins
-	-SWITCHYARD_RESULTS=$(CURDIR)/testing/packet-rig/results $(CARGO) test --package packet-rig --test cases
-	SWITCHYARD_WRITE_DOCS=1 $(CARGO) test --package packet-rig --test it conformance
+ifdef KUBE_PROXY
+	-$(SCORE) --proxy '$(KUBE_PROXY) --kubeconfig {kubeconfig} {flags}' --name kube-proxy-nftables $(RECORD)
+	-$(SCORE) --proxy '$(KUBE_PROXY) --kubeconfig {kubeconfig} {flags}' --name kube-proxy-iptables $(RECORD)
+else
+	-$(SCORE) --backend $(BACKENDS) $(RECORD)
+endif
 
 # The same in ipvs mode, on a kernel with IPVS in a virtual machine: the page gets a column for this mode.
-conformance-ipvs: export SWITCHYARD_BACKENDS = ipvs
 conformance-ipvs: export SWITCHYARD_SLOWNESS ?= 3
 conformance-ipvs: export VM_SECONDS ?= 7200
 conformance-ipvs:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	$(CARGO) build --workspace --bins
-	-$(CARGO) --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/results.sh', \
-		'$(CURDIR)/testing/packet-rig/results', '$(VM)']" test --package packet-rig --test cases
-	SWITCHYARD_WRITE_DOCS=1 $(CARGO) test --package packet-rig --test it conformance
+	-testing/vm/results.sh $(RESULTS) $(VM) $(SCORE) --backend ipvs
+	$(SCORE) --list $(RECORD) >/dev/null
 
 bench:
 	@scripts/install-tools.sh cc ip nft iptables

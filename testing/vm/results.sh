@@ -3,24 +3,23 @@
 #
 #   results.sh DIRECTORY RUNNER PROGRAM [ARGUMENT ...]
 #
-# RUNNER, which is run.sh, runs the program with its output as ours. The results that the program adds to those of
-# DIRECTORY come out between marks, and are written there.
+# RUNNER, which is run.sh, runs the program, which is service-conformance, with its output as ours. The results that the
+# program adds to those of DIRECTORY come out between marks, and are written there.
 set -eu
 
 mark='--- results of'
 if [ "${1:-}" = inside ] && [ $# -ge 3 ]; then
     known=$2
     shift 2
-    SWITCHYARD_RESULTS=$(mktemp -d)
-    export SWITCHYARD_RESULTS
-    cp "$known"/*.json "$SWITCHYARD_RESULTS"
+    results=$(mktemp -d)
+    cp "$known"/*.json "$results"
     status=0
-    "$@" || status=$?
-    for file in "$SWITCHYARD_RESULTS"/*.json; do
+    "$@" --results "$results" || status=$?
+    for file in "$results"/*.json; do
         name=$(basename "$file")
         cmp -s "$file" "$known/$name" || { echo "$mark $name"; cat "$file"; echo "$mark"; }
     done
-    rm -rf "$SWITCHYARD_RESULTS"
+    rm -rf "$results"
     exit "$status"
 fi
 

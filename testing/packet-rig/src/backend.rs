@@ -2,7 +2,6 @@
 
 use std::{
     env,
-    ffi::OsString,
     path::{Path, PathBuf},
 };
 
@@ -70,7 +69,7 @@ pub fn selected() -> Result<Vec<&'static str>> {
         // The module of a kernel that is not asked for IPVS is not loaded.
         None => Ok(usual(capability::has_ipvs())),
         Some(list) => {
-            let backends = runnable(parse(&list)?, capability::load_ipvs)?;
+            let backends = runnable(parse(&list.to_string_lossy())?, capability::load_ipvs)?;
             match backends.iter().any(|name| is_kube_proxy(name)) && kube_proxy::find()?.is_none() {
                 true => Err(no_kube_proxy()),
                 false => Ok(backends),
@@ -103,6 +102,11 @@ pub fn is_kube_proxy(backend: &str) -> bool {
     REFERENCES.contains(&backend)
 }
 
+/// Whether the cases know this proxy: a backend, or kube-proxy.
+pub fn is_known(name: &str) -> bool {
+    BACKENDS.contains(&name) || is_kube_proxy(name)
+}
+
 /// The backends without a list.
 fn usual(has_ipvs: bool) -> Vec<&'static str> {
     EVERYWHERE.into_iter().chain(has_ipvs.then_some(IPVS)).collect()
@@ -122,13 +126,15 @@ fn runnable(
     }
 }
 
-fn parse(list: &OsString) -> Result<Vec<&'static str>> {
-    let list = list.to_string_lossy();
+/// Reads a comma-separated list of backends.
+///
+/// # Errors
+///
+/// If there is no such backend.
+pub fn parse(list: &str) -> Result<Vec<&'static str>> {
     let find = |word: &str| {
         let known = BACKENDS.into_iter().chain(REFERENCES).find(|name| *name == word.trim());
-        known.ok_or_else(|| {
-            RigError::Setup(format!("{BACKENDS_VARIABLE}: there is no backend {word:?}"))
-        })
+        known.ok_or_else(|| RigError::Setup(format!("there is no backend {word:?}")))
     };
     list.split(',').map(find).collect()
 }
@@ -149,7 +155,6 @@ pub fn arguments(backend: &str) -> &'static [&'static str] {
         BY_JSON => &["--nft-transport=json"],
         USERSPACE_IPTABLES => &["--userspace-capture=iptables"],
         USERSPACE_ADDRESSES => &[WITHOUT_RULES],
-        KUBE_PROXY_NFTABLES | KUBE_PROXY_IPTABLES => kube_proxy::ARGUMENTS,
         _ => &[],
     }
 }
@@ -201,7 +206,6 @@ mod tests {
 
     #[test]
     fn lists_name_known_backends() {
-        let parse = |list: &str| parse(&list.into());
         assert_eq!(parse("iptables").unwrap(), ["iptables"]);
         assert_eq!(parse("iptables, nftables").unwrap(), ["iptables", "nftables"]);
         for list in ["", "nftables,", "nft"] {

@@ -35,8 +35,8 @@ pub fn built(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()
         .map_err(|error| RigError::Setup(format!("this program's path is unknown: {error}")))?;
     // Tests are built into target/debug/deps, programs into target/debug.
-    let built = own.parent().and_then(Path::parent).map(|dir| dir.join(name));
-    let built = built.filter(|path| path.is_file()).ok_or_else(|| {
+    let mut built = own.ancestors().skip(1).take(2).map(|dir| dir.join(name));
+    let built = built.find(|path| path.is_file()).ok_or_else(|| {
         RigError::Setup(format!(
             "build {name} first (cargo build --workspace --bins), or set SWITCHYARD_BIN"
         ))

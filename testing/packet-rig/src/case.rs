@@ -6,9 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     net::{IpAddr, SocketAddr},
-    path::Path,
     time::Duration,
 };
 
@@ -338,13 +336,15 @@ impl Reaches {
 }
 
 impl Case {
-    /// Reads the cases of a file.
-    pub fn load(path: &Path) -> Result<Vec<Self>> {
-        let shown = path.display();
-        let text = fs::read_to_string(path).map_err(RigError::io(format!("read {shown}")))?;
-        let bad = |message| RigError::Setup(format!("case {shown}: {message}"));
+    /// Reads the cases of a file, which is named in errors.
+    ///
+    /// # Errors
+    ///
+    /// If a case is malformed, or could not fail.
+    pub fn parse(file: &str, text: &str) -> Result<Vec<Self>> {
+        let bad = |message| RigError::Setup(format!("case {file}: {message}"));
         let cases: Vec<Self> =
-            serde_saphyr::from_str(&text).map_err(|error| bad(error.to_string()))?;
+            serde_saphyr::from_str(text).map_err(|error| bad(error.to_string()))?;
         let mut names = BTreeSet::new();
         for case in &cases {
             case.check().map_err(|message| bad(format!("{}: {message}", case.name)))?;

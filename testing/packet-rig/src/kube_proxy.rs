@@ -27,7 +27,7 @@ const SERVER: &str = "127.0.0.1:6443";
 /// The arguments that kube-proxy needs in a namespace, where a case has no file for it: the number
 /// of connections that the kernel may track can be changed in the first namespace alone, and the
 /// stand-in reads Events as JSON.
-pub(crate) const ARGUMENTS: &[&str] =
+pub const ARGUMENTS: &[&str] =
     &["--conntrack-max-per-core=0", "--kube-api-content-type=application/json"];
 
 /// The program that the environment names, if any.

@@ -43,6 +43,7 @@ mod load;
 mod netns;
 pub mod objects;
 mod outcome;
+pub mod page;
 mod probe;
 mod protocol;
 pub mod proxy;
@@ -51,6 +52,8 @@ mod rig;
 mod run;
 mod shares;
 pub mod spawn;
+mod subject;
+pub mod suite;
 mod topology;
 pub mod wait;
 mod workdir;
@@ -72,6 +75,8 @@ pub use self::{
     rig::Rig,
     run::{Failure, KEEP, run_case},
     shares::{SharePlan, answers},
+    subject::{CommandLine, Subject},
+    suite::Suite,
     topology::{Layout, Place, Topology},
     workdir::WorkDir,
 };

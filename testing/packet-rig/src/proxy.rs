@@ -3,7 +3,7 @@
 use std::{
     fs::{self, OpenOptions},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use crate::{
     http::{self, HttpAnswer},
     netns::NetNs,
     spawn,
+    subject::CommandLine,
     wait::scaled,
 };
 
@@ -37,11 +38,22 @@ pub enum Objects {
     Server(PathBuf),
 }
 
+impl Objects {
+    /// The directory, or the file of the API server.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Manifests(path) | Self::Server(path) => path,
+        }
+    }
+}
+
 /// The options with which a proxy is started.
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
     /// The program.
     pub binary: PathBuf,
+    /// The command line, if it is not Switchyard's.
+    pub command: Option<CommandLine>,
     /// The place of the cluster's objects.
     pub objects: Objects,
     /// `nftables`, `iptables`, ...
@@ -61,6 +73,7 @@ impl ProxyOptions {
     pub fn new(binary: PathBuf, backend: &str, manifests: PathBuf, log: PathBuf) -> Self {
         Self {
             binary,
+            command: None,
             objects: Objects::Manifests(manifests),
             backend: backend.to_owned(),
             cluster_cidr: Some(CLUSTER_CIDR.to_owned()),
@@ -72,14 +85,25 @@ impl ProxyOptions {
 
     /// The command line without the program.
     pub fn arguments(&self) -> Vec<String> {
+        if let Some(command) = &self.command {
+            return command.arguments(self);
+        }
+        let name = match &self.objects {
+            Objects::Manifests(_) => "--manifests",
+            Objects::Server(_) => "--kubeconfig",
+        };
+        let mut arguments =
+            vec![name.to_owned(), self.objects.path().to_string_lossy().into_owned()];
+        arguments.extend(self.flags());
+        arguments
+    }
+
+    /// The flags besides those that name the place of the objects.
+    pub(crate) fn flags(&self) -> Vec<String> {
         let mut arguments = Vec::new();
         let mut flag = |name: &str, value: &str| {
             arguments.extend([format!("--{name}"), value.to_owned()]);
         };
-        match &self.objects {
-            Objects::Manifests(directory) => flag("manifests", &directory.to_string_lossy()),
-            Objects::Server(kubeconfig) => flag("kubeconfig", &kubeconfig.to_string_lossy()),
-        }
         flag("hostname-override", "node-1");
         match &self.config {
             Some(config) => flag("config", &config.to_string_lossy()),
@@ -212,8 +236,12 @@ impl Proxy {
         self.child.as_mut()?.try_wait().ok()?
     }
 
-    /// Waits until the proxy has programmed every family that its metrics name.
+    /// Waits until the proxy has programmed every family that its metrics name. Of a proxy that may
+    /// have other metrics, nothing is awaited: what is not there yet, probes repeat.
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
+        if self.options.command.as_ref().is_some_and(|command| !command.takes_flags()) {
+            return Ok(());
+        }
         let started = Instant::now();
         loop {
             let seen = self.metrics();

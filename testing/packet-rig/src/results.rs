@@ -1,7 +1,7 @@
 //! Results of the packet cases, in a file for each backend.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -9,7 +9,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, RigError};
+use crate::{
+    backend::{BACKENDS, REFERENCES},
+    error::{Result, RigError},
+    subject::Subject,
+    suite::Found,
+};
 
 /// The result of a case with a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,8 +43,14 @@ pub struct Results {
     pub kernel: String,
     /// The versions of the programs of nftables and iptables.
     pub programs: String,
+    /// The command line, of a proxy that is not Switchyard.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub command: String,
     /// The result of each case.
     pub cases: BTreeMap<String, Outcome>,
+    /// The sentences of the cases that failed: what the proxy did otherwise.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<String, String>,
 }
 
 impl Results {
@@ -54,27 +65,48 @@ impl Results {
         results.map(Some).map_err(|error| setup(format!("{}: {error}", file.display())))
     }
 
-    /// Adds the results of a run of `program` on this machine to those in the file.
+    /// Reads the results of all proxies: of our backends, of kube-proxy's modes, and of others by
+    /// name.
+    ///
+    /// # Errors
+    /// If the directory or a file cannot be read.
+    pub fn all(directory: &Path) -> Result<Vec<(String, Self)>> {
+        let failed = || RigError::io(format!("read {}", directory.display()));
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(directory).map_err(failed())? {
+            let path = entry.map_err(failed())?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+            }
+        }
+        let known = BACKENDS.into_iter().chain(REFERENCES).map(str::to_owned);
+        let mut order: Vec<String> = known.filter(|name| names.remove(name)).collect();
+        order.extend(names);
+        let read =
+            |name: String| Ok((name.clone(), Self::read(directory, &name)?.unwrap_or_default()));
+        order.into_iter().map(read).collect()
+    }
+
+    /// Adds the results of a run on this machine to those in the file.
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn add(
-        directory: &Path,
-        backend: &str,
-        program: &Path,
-        cases: BTreeMap<String, Outcome>,
-    ) -> Result<()> {
-        let mut all = Self::read(directory, backend)?.unwrap_or_default();
-        all.proxy = version(program);
+    pub fn add(directory: &Path, subject: &Subject, found: Found) -> Result<()> {
+        let mut all = Self::read(directory, &subject.name)?.unwrap_or_default();
+        all.proxy = version(&subject.binary);
+        all.command = subject.command.as_ref().map(ToString::to_string).unwrap_or_default();
         all.date = first_line(Command::new("date").args(["-u", "+%F"]));
         all.kernel = first_line(Command::new("uname").arg("-r"));
         let versions =
             ["nft", "iptables"].map(|name| first_line(Command::new(name).arg("--version")));
         all.programs = versions.join(", ");
-        all.cases.extend(cases);
+        all.failures.retain(|case, _| !found.outcomes.contains_key(case));
+        all.failures.extend(found.failures);
+        all.cases.extend(found.outcomes);
         let text = serde_json::to_string_pretty(&all).map_err(|error| setup(error.to_string()))?;
         fs::create_dir_all(directory).map_err(RigError::io("make a directory for results"))?;
-        fs::write(file(directory, backend), text + "\n").map_err(RigError::io("write results"))
+        fs::write(file(directory, &subject.name), text + "\n")
+            .map_err(RigError::io("write results"))
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     protocol::Protocol,
     proxy::{Objects, Proxy, ProxyOptions},
     shares::SharePlan,
+    subject::{CommandLine, Subject},
     topology::{Place, Topology},
     wait::scaled,
     workdir::WorkDir,
@@ -62,6 +63,12 @@ impl Rig {
 
     /// Builds the same as [`Self::start`], without starting the proxy.
     pub fn prepare(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
+        Self::of(case, &Subject::new(backend, binary)?)
+    }
+
+    /// Builds the same for any proxy, which is not started.
+    pub fn of(case: &Case, subject: &Subject) -> Result<Self> {
+        let Subject { name: backend, mode, binary, command } = subject;
         let mut topology = Topology::with_layout(case.layout)?;
         if let Some(directory) = backend::programs(backend)? {
             topology.add_programs_to_node(&directory);
@@ -77,27 +84,27 @@ impl Rig {
 
         let directory = files.directory(FILES)?;
         let log = files.path().join("proxy.log");
-        let mode = backend::mode(backend);
         let node = &topology.node().namespace;
-        let mut options = ProxyOptions::new(binary.to_owned(), mode, directory.clone(), log);
+        let mut options = ProxyOptions::new(binary.clone(), mode, directory.clone(), log);
+        options.command.clone_from(command);
         if !case.cluster_cidr {
             options.cluster_cidr = None;
         }
         let mut api_server = None;
-        if backend::is_kube_proxy(backend) {
-            options.binary = kube_proxy::find()?.ok_or_else(backend::no_kube_proxy)?;
+        options.args.clone_from(&case.args);
+        let more = backend::arguments(backend).iter().map(|&argument| argument.to_owned());
+        options.args.extend(more);
+        if command.as_ref().is_some_and(CommandLine::asks_a_server) {
             let server = ManifestServer::start(node, &directory)?;
             options.objects = Objects::Server(server.kubeconfig().to_owned());
             api_server = Some(server);
+            options.args.extend(kube_proxy::ARGUMENTS.iter().map(|&argument| argument.to_owned()));
         }
         if let Some(more) = &case.config {
             let fields = api_server.as_ref().map(|server| kube_proxy::fields(server.kubeconfig()));
             let text = options.configuration(&(fields.unwrap_or_default() + more));
             options.config = Some(files.replace("config", "config.yaml", &text)?);
         }
-        options.args.clone_from(&case.args);
-        let more = backend::arguments(backend).iter().map(|&argument| argument.to_owned());
-        options.args.extend(more);
         let proxy = Proxy::prepare(node, options);
         Ok(Self {
             proxy,

@@ -5,7 +5,6 @@ use std::{
     env,
     net::IpAddr,
     os::unix::process::ExitStatusExt,
-    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -18,6 +17,7 @@ use crate::{
     outcome::Outcome,
     probe::Probe,
     rig::Rig,
+    subject::Subject,
     wait::scaled,
 };
 
@@ -48,6 +48,13 @@ impl Failure {
         }
     }
 
+    /// The difference, without what helps to find out why.
+    pub fn sentence(&self) -> &str {
+        let mut lines = self.report().lines();
+        let first = lines.next().unwrap_or_default();
+        lines.next().unwrap_or(first)
+    }
+
     /// The report.
     pub fn report(&self) -> &str {
         match self {
@@ -66,11 +73,11 @@ impl From<RigError> for Failure {
     }
 }
 
-/// Runs `case` with the proxy `binary` and one of its backends.
-pub fn run_case(case: &Case, backend: &str, binary: &Path) -> Result<(), Failure> {
-    let rig = Rig::start(case, backend, binary)?;
+/// Runs `case` with a proxy.
+pub fn run_case(case: &Case, subject: &Subject) -> Result<(), Failure> {
+    let rig = Rig::of(case, subject)?;
     let mut running = Running { rig, open: BTreeMap::new() };
-    let result = running.rig.wait_ready().map_err(Failure::from);
+    let result = running.rig.start_again().map_err(Failure::from);
     let result = result.and_then(|()| running.follow(case));
     result.map_err(|failure| {
         let failure = failure.map(|message| {

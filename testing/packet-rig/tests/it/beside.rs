@@ -72,6 +72,7 @@ fn beside(backend: &str) {
 
     let mut options = ProxyOptions {
         binary,
+        command: None,
         backend: "nftables".to_owned(),
         config: None,
         args: [

@@ -7,7 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::semantics::{names, root, rows};
+use packet_rig::page::{names, rows};
+
+use super::semantics::root;
 
 /// Returns every page, by its path from the root.
 fn pages() -> BTreeMap<PathBuf, String> {

@@ -12,7 +12,6 @@ mod beside;
 mod circles;
 mod clocks;
 mod codes;
-mod conformance;
 mod documents;
 mod ipvs;
 mod lb_algorithm;

@@ -11,6 +11,8 @@ use packet_rig::{
     Case,
     backend::{BACKENDS, REFERENCES},
     kube_proxy::Release,
+    page::{SEMANTICS, names, page, rows},
+    suite,
 };
 
 /// The names of the references of [`Release::V1_30`] in the table of differences.
@@ -20,8 +22,9 @@ pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-pub(super) fn document() -> String {
-    fs::read_to_string(root().join("docs/semantics.md")).unwrap()
+/// Every case, by the name it has in the table.
+fn cases() -> BTreeMap<String, Case> {
+    suite::cases().unwrap()
 }
 
 /// Whether the source has a function of that name which the test harness runs: marked as a test,
@@ -89,39 +92,10 @@ fn tests_are_told_from_other_functions() {
     }
 }
 
-/// Every case, by the name it has in the table.
-pub(super) fn cases() -> BTreeMap<String, Case> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
-    let mut cases = BTreeMap::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let subject = path.file_stem().unwrap().to_string_lossy().into_owned();
-        for case in Case::load(&path).unwrap() {
-            cases.insert(format!("{subject}::{}", case.name), case);
-        }
-    }
-    assert!(cases.len() > 50, "where are the cases?");
-    cases
-}
-
-/// The cells of every row with so many cells.
-pub(super) fn rows(text: &str, count: usize) -> Vec<Vec<&str>> {
-    text.lines()
-        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
-        .map(|line| line.split(" | ").map(str::trim).collect::<Vec<_>>())
-        .filter(|cells| cells.len() == count && !["Behaviour", "Cases"].contains(&cells[0]))
-        .collect()
-}
-
-/// The names in a cell.
-pub(super) fn names(cell: &str) -> Vec<&str> {
-    cell.split('`').skip(1).step_by(2).collect()
-}
-
 #[test]
 fn what_the_table_names_exists() {
-    let (text, cases) = (document(), cases());
-    let rows = rows(&text, 4);
+    let cases = cases();
+    let rows = rows(SEMANTICS, 4);
     assert!(rows.len() > 50, "where is the table?");
     for row in rows {
         let shown_by = names(row[3]);
@@ -141,8 +115,7 @@ fn what_the_table_names_exists() {
 
 #[test]
 fn every_case_is_in_the_table() {
-    let text = document();
-    let named: BTreeSet<&str> = rows(&text, 4).iter().flat_map(|row| names(row[3])).collect();
+    let named: BTreeSet<&str> = rows(SEMANTICS, 4).iter().flat_map(|row| names(row[3])).collect();
     let cases = cases();
     let missing: Vec<_> = cases.keys().filter(|name| !named.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "docs/semantics.md does not name {missing:?}");
@@ -150,8 +123,8 @@ fn every_case_is_in_the_table() {
 
 #[test]
 fn the_table_says_which_backends_are_excepted() {
-    let (text, cases) = (document(), cases());
-    for row in rows(&text, 4) {
+    let cases = cases();
+    for row in rows(SEMANTICS, 4) {
         let named = names(row[3]);
         let excepted: BTreeSet<&str> = named
             .iter()
@@ -171,10 +144,10 @@ fn the_table_says_which_backends_are_excepted() {
 
 #[test]
 fn the_table_says_why() {
-    let (text, cases) = (document(), cases());
+    let cases = cases();
     let line = |cells: [&str; 3]| format!("| {} |", cells.join(" | "));
     let said: BTreeSet<String> =
-        rows(&text, 3).into_iter().map(|cells| line([cells[0], cells[1], cells[2]])).collect();
+        rows(SEMANTICS, 3).into_iter().map(|cells| line([cells[0], cells[1], cells[2]])).collect();
     // The cases that the same backends see otherwise for the same reason are one row.
     let mut grouped = BTreeMap::<_, Vec<String>>::new();
     for (name, case) in &cases {
@@ -208,4 +181,19 @@ fn nftables_passes_every_case_that_upstreams_does() {
         // The transport makes no difference.
         assert_eq!(case.not_for("nftables-json"), None, "{name}");
     }
+}
+
+#[test]
+fn all_files_of_cases_are_listed() {
+    let directory = fs::read_dir(root().join("testing/packet-rig/cases")).unwrap();
+    let files: BTreeSet<_> = directory.map(|entry| entry.unwrap().file_name()).collect();
+    let listed = suite::FILES.map(|(name, _)| format!("{name}.yaml").into());
+    assert_eq!(files, BTreeSet::from(listed));
+}
+
+#[test]
+fn the_page_of_results_is_made_of_the_results() {
+    let written = fs::read_to_string(root().join("docs/conformance.md")).unwrap();
+    let is_same = page(&root().join("testing/packet-rig/results")).unwrap() == written;
+    assert!(is_same, "docs/conformance.md is another: service-conformance --page writes it");
 }

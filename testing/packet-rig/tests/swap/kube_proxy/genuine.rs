@@ -10,7 +10,7 @@ use std::{
 };
 
 use packet_rig::{
-    NetNs, Objects, Proxy, ProxyOptions, RigError, WorkDir, backend,
+    NetNs, Objects, Proxy, ProxyOptions, RigError, WorkDir,
     case::{MANIFESTS, NODE_FILE, NODE_MANIFEST},
     kube_proxy::{self, ManifestServer},
     wait::scaled,
@@ -92,8 +92,11 @@ impl Genuine {
         let log = files.path().join("log");
         let mut options = ProxyOptions::new(self.binary.clone(), mode, manifests, log);
         options.objects = Objects::Server(server.kubeconfig().to_owned());
-        let fixed = backend::arguments(backend::KUBE_PROXY_NFTABLES);
-        options.args = fixed.iter().chain(arguments).map(|&argument| argument.to_owned()).collect();
+        options.args = kube_proxy::ARGUMENTS
+            .iter()
+            .chain(arguments)
+            .map(|&argument| argument.to_owned())
+            .collect();
         let mut proxy = Proxy::start(&self.on(node, &files)?, options)?;
         proxy.wait_ready(scaled(READY))?;
         thread::sleep(scaled(SETTLED));

@@ -1,34 +1,36 @@
-//! The page `docs/conformance.md`: the behaviours of `docs/semantics.md` that packets show, with the
-//! results of the last runs (`testing/packet-rig/results`).
+//! The page `docs/conformance.md`: the behaviours of `docs/semantics.md` that packets show, with
+//! the results of the last runs (`testing/packet-rig/results`).
 
-use std::{collections::BTreeSet, env, fs, path::Path};
+use std::{collections::BTreeSet, path::Path};
 
-use packet_rig::{
-    Case,
-    backend::{BACKENDS, REFERENCES},
+use crate::{
+    backend,
+    case::Case,
+    error::Result,
     kube_proxy::Release,
     results::{Outcome, Results},
+    subject::WITHOUT_FLAGS,
+    suite,
 };
 
-use super::semantics::{cases, document, names, root, rows};
-
-/// Writes the page, in place of comparing it.
-const WRITE: &str = "SWITCHYARD_WRITE_DOCS";
+/// The page `docs/semantics.md`.
+pub const SEMANTICS: &str = include_str!("../../../docs/semantics.md");
 
 const HEAD: &str = "# Conformance
 
 The behaviours of [semantics.md](semantics.md) that packets show, with their sources, and the results of each backend
-and of genuine kube-proxy in the same network of namespaces. `make conformance` runs the cases of the backends that
-`SWITCHYARD_BACKENDS` names, and writes this page of the results (`testing/packet-rig/results`). `make conformance-ipvs`
-does the same for ipvs mode, in a virtual machine. `KUBE_PROXY` names the program of genuine kube-proxy
-([CONTRIBUTING.md](../CONTRIBUTING.md#with-genuine-kube-proxy)). A case is repeated by its name:
+and of genuine kube-proxy in the same network of namespaces. `make conformance` writes it: it has `service-conformance`
+run all cases with each backend, and with `KUBE_PROXY=PROGRAM` with that kube-proxy; `make conformance-ipvs` does the
+same for ipvs mode, in a virtual machine. Any other proxy gets a column in a page of one's own:
 
 ```
-cargo build -p switchyard-agent -p api-standin
-SWITCHYARD_BACKENDS=nftables SWITCHYARD_CASES=clusterip::dual-stack cargo test -p packet-rig --test cases
+cargo build --workspace --bins    # then, as root:
+target/debug/service-conformance --proxy 'PROGRAM --kubeconfig {kubeconfig} {flags}' --name other \\
+    --results DIRECTORY --page conformance.md
 ```
 
-*Passes*: in all cases of the row. *Differs*: the proxy does otherwise, and a run fails if it does no longer. *Not*: the
+A cell is repeated by the command of its column, followed by the names of its row's cases. *Passes*: in all cases of the
+row. *Differs*: the proxy does otherwise, and a run fails if one of ours or kube-proxy does no longer. *Not*: the
 backend cannot do it. Numbers are those of the [notes](#notes). Kube-proxy's columns are of
 the release below, whose nftables mode was an alpha if that is 1.30; the differences of later releases are in
 [semantics.md](semantics.md#where-kube-proxy-behaves-otherwise).
@@ -54,6 +56,8 @@ fn cell(backend: &str, results: &Results, row: &[(&str, &Case)], notes: &mut Not
         row.iter().map(|(name, _)| results.cases.get(*name).copied()).collect();
     let has = |outcome| outcomes.contains(&Some(outcome));
     let word = match () {
+        // Of another proxy, no difference is known before.
+        () if has(Outcome::Fails) && !backend::is_known(backend) => "differs",
         () if has(Outcome::Fails) => "**fails**",
         () if has(Outcome::Differs) => "differs",
         () if has(Outcome::Passes) => "passes",
@@ -64,9 +68,10 @@ fn cell(backend: &str, results: &Results, row: &[(&str, &Case)], notes: &mut Not
     for (name, case) in row {
         let why = match results.cases.get(*name) {
             Some(Outcome::Differs) => case.differs(backend, Release::of(&results.proxy)),
-            Some(Outcome::DoesNotApply) => case.not_for(backend),
+            Some(Outcome::DoesNotApply) => case.not_for(backend).or(Some(WITHOUT_FLAGS)),
             Some(Outcome::NotRun) => Some("Not run: the machine cannot."),
-            Some(Outcome::Passes | Outcome::Fails) => None,
+            Some(Outcome::Fails) => results.failures.get(*name).map(String::as_str),
+            Some(Outcome::Passes) => None,
             None => Some("Not run."),
         };
         if let Some(why) = why {
@@ -80,23 +85,31 @@ fn cell(backend: &str, results: &Results, row: &[(&str, &Case)], notes: &mut Not
     }
 }
 
-fn page(directory: &Path) -> String {
-    let runs: Vec<(&str, Results)> = BACKENDS
-        .into_iter()
-        .chain(REFERENCES)
-        .filter_map(|name| Some((name, Results::read(directory, name).unwrap()?)))
-        .collect();
-    let cases = cases();
-    let mut page =
-        format!("{HEAD}\n| Backend | Proxy | Run | Kernel | Programs |\n|---|---|---|---|---|\n");
+/// The page of the results in a directory.
+///
+/// # Errors
+///
+/// If the results cannot be read.
+pub fn page(directory: &Path) -> Result<String> {
+    let runs = Results::all(directory)?;
+    let cases = suite::cases()?;
+    let mut page = format!(
+        "{HEAD}\n| Backend | Proxy | Run | Kernel | Programs | Command |\n|---|---|---|---|---|---|\n"
+    );
     for (backend, run) in &runs {
         let Results { proxy, date, kernel, programs, .. } = run;
-        page += &format!("| `{backend}` | {proxy} | {date} | {kernel} | {programs} |\n");
+        let command = match backend::BACKENDS.contains(&backend.as_str()) {
+            true => format!("--backend {backend}"),
+            false => format!("--name {backend} --proxy '{}'", run.command),
+        };
+        page += &format!(
+            "| `{backend}` | {proxy} | {date} | {kernel} | {programs} | `service-conformance {command}` |\n"
+        );
     }
-    let backends: Vec<&str> = runs.iter().map(|(name, _)| *name).collect();
+    let backends: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
     let mut notes = Notes::default();
     let mut heading = None;
-    for line in document().lines() {
+    for line in SEMANTICS.lines() {
         if line.starts_with("## ") {
             heading = Some(line.to_owned());
         }
@@ -125,16 +138,19 @@ fn page(directory: &Path) -> String {
     for (place, note) in notes.0.iter().enumerate() {
         page += &format!("{}. {note}\n", place + 1);
     }
-    page
+    Ok(page)
 }
 
-#[test]
-fn the_page_is_made_of_the_results() {
-    let file = root().join("docs/conformance.md");
-    let made = page(&root().join("testing/packet-rig/results"));
-    if env::var_os(WRITE).is_some() {
-        fs::write(&file, &made).unwrap();
-    }
-    let is_same = fs::read_to_string(&file).is_ok_and(|written| written == made);
-    assert!(is_same, "docs/conformance.md is another: {WRITE}=1 writes it");
+/// The cells of every row with so many cells.
+pub fn rows(text: &str, count: usize) -> Vec<Vec<&str>> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+        .map(|line| line.split(" | ").map(str::trim).collect::<Vec<_>>())
+        .filter(|cells| cells.len() == count && !["Behaviour", "Cases"].contains(&cells[0]))
+        .collect()
+}
+
+/// The names in a cell.
+pub fn names(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
 }
