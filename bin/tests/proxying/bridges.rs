@@ -17,7 +17,7 @@ fn warnings(more: &str, prepare: impl FnOnce(&NetNs), arguments: &[&str]) -> Vec
     prepare(&namespace.0);
     let all = [&["--manifests", EXAMPLES, "--hostname-override=node-1"], arguments].concat();
     let program = Program::start(&namespace, &all);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     let (_, log) = program.terminate();
     log.lines().filter(|line| line.contains("Bridged packets bypass")).map(str::to_owned).collect()
 }

@@ -61,7 +61,7 @@ fn what_others_change_is_repaired_and_told() {
 fn what_cannot_be_repaired_is_not_healthy() {
     let namespace = Namespace::new();
     let program = Program::start(&namespace, &MANIFESTS);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     let owner = Owner::of_table(&namespace);
     for path in ["/healthz", "/livez"] {
         let body = namespace.wait(HEALTH, path, |status, _| status == 503);

@@ -107,7 +107,7 @@ fn starts(arguments: &[String], directory: &Path) {
     let namespace = Namespace::new();
     let all: Vec<String> = arguments.iter().cloned().chain([manifests(directory)]).collect();
     let _program = Program::spawn(kube_proxy(&namespace, directory, &all));
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     assert!(namespace.list("tables").contains("table ip kube-proxy"), "{arguments:?}");
 }
 
@@ -287,7 +287,7 @@ fn run_by(
     command.args([&manifests(directory), "--hostname-override=node-1"]);
     command.arg(format!("--proxy-mode={mode}"));
     let _program = Program::spawn(command);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     until(mode, done);
     namespace.get(METRICS, "/proxyMode").unwrap().1
 }
@@ -334,7 +334,7 @@ fn the_rules_of_iptables_mode_go_without_iptables() {
     let mut command = kube_proxy(&namespace, directory.path(), &arguments);
     command.env("PATH", "/nonexistent");
     let _program = Program::spawn(command);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     let rules = |program: &&str| {
         let saved = namespace.listing(&format!("{program}-save"), &["-t", "nat"]);
         let rules = saved.lines().filter(|line| line.starts_with("-A") || line.contains("KUBE"));

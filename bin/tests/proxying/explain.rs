@@ -29,7 +29,7 @@ fn a_running_proxy_answers_its_own_user() {
     let socket = directory.path().join("proxy.sock");
     let flag = format!("--local-socket={}", socket.display());
     let program = manifests.start(&namespace, &[&flag]);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let run = |status: i32, arguments: &[&str]| {
         let output = namespace.switchyard(arguments).output().unwrap();
@@ -90,7 +90,7 @@ fn proxy_of_web(namespace: &Namespace, flag: &str) -> (Program, Manifests) {
     let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
     let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
     let program = manifests.start(namespace, &[flag]);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     (program, manifests)
 }
 
@@ -202,7 +202,7 @@ fn pods_are_named_as_the_api_server_names_them() {
         let arguments = cluster.arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain([&*flag]).collect();
         let _program = Program::start(&namespace, &arguments);
-        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         let names = |service: &str| {
             let output = namespace.switchyard(&["explain", service, "-ojson", &flag]).output();
             let answer: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();

@@ -71,7 +71,7 @@ fn every_release_starts_unchanged() {
             );
             for configuration in [written, &dual_stack] {
                 let program = start(&cluster, &namespace, configuration);
-                namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+                namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
                 namespace.wait_for_service_ports(3);
                 let rules = namespace.list("ruleset");
                 let ip = load::cluster_ip(0).to_string();

@@ -319,7 +319,7 @@ fn what_would_make_a_start_fail_is_an_event() {
         load::fill(cluster.server.store(), 1, 1);
         let text = |fields: &str| of_cluster(&cluster, fields);
         let (mut config, program) = from_cluster(&cluster, &namespace, &text(""));
-        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
 
         config.exchange(&text("clusterCIDR: nonsense\n"));
         let event = cluster.event("ConfigurationRejected", "ClusterCIDR: Invalid value").await;

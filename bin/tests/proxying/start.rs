@@ -113,7 +113,7 @@ fn what_does_not_fit_the_node_is_said() {
         // In another mode it is only a doubt.
         let arguments = ["--nodeport-addresses=0.0.0.0/0", "--version=v1.37.0-here"];
         let program = start(&cluster, &namespace, &arguments);
-        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         let agent = cluster.server.user_agent().unwrap();
         assert!(agent.ends_with(" kubernetes/v1.37.0-here"), "{agent}");
         namespace
@@ -148,7 +148,7 @@ fn requests_are_paced() {
         assert_eq!(waits.count(), 2, "{log}");
 
         let program = start(&cluster, &namespace, &["--kube-api-qps=-1", "--kube-api-burst=1"]);
-        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         let (_, log) = program.terminate();
         assert!(!log.contains("Request throttled"), "{log}");
     });
@@ -172,7 +172,7 @@ fn buffered_lines_are_written_now_and_then() {
         ]);
         command.stdout(fs::File::create(&path).unwrap()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         let read = || fs::read_to_string(&path).unwrap();
         if frequency == "10ms" {
             until("it logs", || read().contains("\"Starting\""));

@@ -94,7 +94,7 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
     let directory = TempDir::new().unwrap();
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
     let program = manifests.start(&namespace, &[&flag]);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
 
     let print = |arguments: &[&str]| {
         let output = namespace.switchyard(&[&["top", &flag], arguments].concat()).output().unwrap();
@@ -181,7 +181,7 @@ fn connections_that_end_at_the_proxy_count_as_well() {
     let directory = TempDir::new().unwrap();
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
     let _program = manifests.start(&namespace, &["--proxy-mode=userspace", &flag]);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     let connect = || ["10.96.0.10:80", "192.0.2.1:30080"].map(TcpStream::connect);
     let (_listener, _clients) = namespace
         .0

@@ -50,7 +50,7 @@ fn packets_are_followed_and_compared_and_no_table_stays() {
     let directory = TempDir::new().unwrap();
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
     let program = manifests.start(&namespace, &[&flag]);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     let _listener = inside.run(|| TcpListener::bind("10.0.0.5:8080").unwrap()).unwrap();
     let connect = |to: &'static str| {
         let connect = move || {
@@ -129,7 +129,7 @@ fn datagrams_of_ipv6_are_followed_through_rules_of_iptables() {
     let directory = TempDir::new().unwrap();
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
     let _program = manifests.start(&namespace, &["--proxy-mode=iptables", &flag]);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     let ip6tables = |line: &str| {
         let arguments: Vec<&str> = line.split(' ').collect();
         inside.output("ip6tables-nft", &arguments, "")

@@ -68,7 +68,7 @@ impl Place {
             .arg(format!("--manifests={}", self.0.path().join("manifests").display()))
             .args(["--hostname-override=node-1", &format!("--proxy-mode={mode}")]);
         let _program = Program::spawn(command);
-        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         until(mode, done);
     }
 }
@@ -114,7 +114,7 @@ fn owned_addresses_need_the_privilege_to_listen_on_every_port() {
     assert!(log.contains("ports below 1024 cannot be listened on"), "{log}");
     namespace.0.sysctl(&[("ipv4/ip_unprivileged_port_start", "0")]).unwrap();
     let _program = start();
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
 }
 
 /// Mounts `/proc/sys` read-only, as in a container without privileges, before what follows.
