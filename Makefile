@@ -26,7 +26,7 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
-.PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
+.PHONY: portable static help demo demo-user unit unit-as-user test tests soak \
 	bench conformance conformance-ipvs scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
@@ -85,6 +85,10 @@ unit:
 # The same tests by the programs that root has built, run by a user who owns nothing; but for the search and the
 # simulation, which take a minute or two and ask the system for nothing.
 UNIT_TESTS = $(CURDIR)/target/unit-tests
+# The test programs are not run when cargo runs them, but noted in a list. They wait more than they compute, so there are
+# more at once than processors.
+COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
+AT_ONCE = $$(($$(nproc) + 1))
 unit-as-user:
 	@scripts/install-tools.sh cc setpriv
 	$(CARGO) build --workspace --bins --tests
@@ -92,7 +96,7 @@ unit-as-user:
 	TESTS_OF="$(UNIT_CRATES)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --tests
 	TESTS_OF="$(UNIT_LIBS)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --lib -- \
 		--skip kernel_tests:: --skip exhaustive:: --skip simulation::
-	scripts/as-user.sh testing/vm/tests.sh run $(UNIT_TESTS)
+	scripts/as-user.sh testing/vm/tests.sh run $(AT_ONCE) $(UNIT_TESTS)
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces, and those of ipvs mode on a kernel that has IPVS; and what was skipped of all this.
@@ -195,22 +199,20 @@ deny:
 	scripts/check-advisories.sh
 
 # The packet tests run the programs that are built first, with the tests: with the features that the tests
-# ask of dependencies, so that no dependency is built twice.
-tests: tests-of-crates tests-of-captures
-
-tests-of-crates:
+# ask of dependencies, so that no dependency is built twice. The other capture modes of userspace mode run the packet
+# cases about addresses, rules and clients: what is behind the sockets is the same with every mode of capture.
+CAPTURE_CASES = addresses:: clusterip:: detect-local:: loadbalancer:: nodeport:: policies:: refused::
+WITH_CAPTURES = ','env','SWITCHYARD_BACKENDS=userspace-iptables,userspace-addresses','SWITCHYARD_CASES=$(CAPTURE_CASES)
+TESTS = $(CURDIR)/target/tests
+tests:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc helm kubectl systemd-analyze
 	$(CARGO) build --workspace --bins --tests
-	$(CARGO) test --workspace --no-fail-fast
-	$(CARGO) test --workspace --no-fail-fast --test proxying
-
-# The other capture modes of userspace mode: packet cases about addresses, rules and clients. What is behind the
-# sockets is the same with every mode of capture.
-CAPTURE_CASES = addresses:: clusterip:: detect-local:: loadbalancer:: nodeport:: policies:: refused::
-tests-of-captures: export SWITCHYARD_BACKENDS = userspace-iptables,userspace-addresses
-tests-of-captures: export SWITCHYARD_CASES = $(CAPTURE_CASES)
-tests-of-captures: tests-of-crates
-	$(CARGO) test --workspace --no-fail-fast --test cases
+	@rm -f $(TESTS)
+	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --tests
+	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --test proxying
+	$(CARGO) $(call COLLECT,$(TESTS)$(WITH_CAPTURES)) test --workspace --test cases
+	MAY_SKIP=1 testing/vm/tests.sh run $(AT_ONCE) $(TESTS)
+	$(CARGO) test --workspace --no-fail-fast --doc
 
 # The packet cases on another kernel, Debian's 6.1 or the distribution's, which has what the kernel of this machine
 # may lack: SCTP, flowtables, IPVS. testing/vm boots it, and emulates its processors where this one cannot run a
@@ -262,8 +264,6 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families addresses::families-co
 IPVS_SWAPS = by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs
 IPVS_TESTS = $(CURDIR)/target/vm-tests
 COLLECT_IPVS = $(call COLLECT,$(IPVS_TESTS))
-# The test programs are not run when cargo runs them, but noted in a list.
-COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
 test-ipvs: export SWITCHYARD_BACKENDS = ipvs
 test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
 test-ipvs: export VM_SECONDS ?= 4000
@@ -285,7 +285,7 @@ test-ipvs:
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib -- \
 		kernel_tests::conformance kernel_tests::families
 	TESTS_OF="$(IPVS_CRATES)" $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --tests
-	$(VM) $(CURDIR)/testing/vm/tests.sh run $(IPVS_TESTS)
+	$(VM) $(CURDIR)/testing/vm/tests.sh run 1 $(IPVS_TESTS)
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays
 # the seed.

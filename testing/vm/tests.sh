@@ -1,30 +1,31 @@
 #!/bin/sh
-# Runs several test programs one after the other in one machine, as booting a machine for each takes longer
-# than most of them do.
+# Runs several test programs: in one virtual machine, as booting a machine for each takes longer than most of them do,
+# or some at once, as most of them wait more than they compute.
 #
 #   tests.sh collect FILE PROGRAM [ARGUMENT ...]   notes that the program is to be run
-#   tests.sh run FILE                              runs all programs of the file, here
+#   tests.sh run NUMBER FILE                       runs all programs of the file, here, so many at once; prints what
+#                                                  each wrote when it ends
 #
 # `collect` is a runner for cargo, which builds programs and knows their arguments and directories:
 #
 #   cargo --config "target.'cfg(all())'.runner=['$PWD/testing/vm/tests.sh', 'collect', '/tmp/list']" test ...
-#   testing/vm/run.sh testing/vm/tests.sh run /tmp/list
+#   testing/vm/run.sh testing/vm/tests.sh run 1 /tmp/list
 #
 # TESTS_OF, if set, has the names of the packages whose programs are noted, separated by spaces. So cargo can be
 # asked for all packages: asked for some, it builds their dependencies anew, with other features.
 #
 # `run` fails if any program fails, after all have run, and names those that failed; also if any test is
-# skipped, as these programs are chosen for where they run.
+# skipped, as these programs are chosen for where they run, unless MAY_SKIP is set.
 set -eu
 
 usage() {
-    echo "usage: tests.sh collect FILE PROGRAM [ARGUMENT ...] | tests.sh run FILE" >&2
+    echo "usage: tests.sh collect FILE PROGRAM [ARGUMENT ...] | tests.sh run NUMBER FILE" >&2
     exit 2
 }
 
-[ $# -ge 2 ] || usage
-mode=$1 list=$2
-shift 2
+[ $# -ge 3 ] || usage
+mode=$1
+shift
 
 # Prints the words in a form that the shell reads as the same words.
 quoted() {
@@ -33,45 +34,51 @@ quoted() {
     done
 }
 
-failed=
-count=0
-# Runs a program in a directory. The lines of the list are calls of this.
+# Runs a program of a package in a directory. The lines of the list are calls of this.
 in_directory() {
-    directory=$1
-    shift
-    count=$((count + 1))
+    export CARGO_PKG_NAME="$1"
+    cd "$2"
+    shift 2
     echo "--- $*"
     started=$(date +%s)
-    (cd "$directory" && "$@") || failed="$failed
-$* ($directory) failed with $?"
+    ended=0
+    "$@" || ended=$?
     echo "--- $(($(date +%s) - started)) s"
+    [ "$ended" -eq 0 ] || echo "$* ($PWD) failed with $ended" >>"$work/failed"
 }
 
 case "$mode" in
     collect)
-        [ $# -gt 0 ] || usage
+        list=$1
+        shift
         case " ${TESTS_OF:-${CARGO_PKG_NAME:-}} " in
-            *" ${CARGO_PKG_NAME:-} "*) echo "in_directory $(quoted "$PWD" "$@")" >>"$list" ;;
+            *" ${CARGO_PKG_NAME:-} "*) echo "in_directory $(quoted "${CARGO_PKG_NAME:-}" "$PWD" "$@")" >>"$list" ;;
         esac
         ;;
+    # One line of the list, for `run`.
+    line)
+        work=$1
+        log=$(mktemp "$work/XXXXXX")
+        (eval "$2") >"$log" 2>&1
+        flock "$work" cat "$log"
+        rm "$log"
+        ;;
     run)
-        SWITCHYARD_SKIPPED=$(mktemp)
-        export SWITCHYARD_SKIPPED
-        # shellcheck source=/dev/null
-        . "$list"
-        skipped=$(cat "$SWITCHYARD_SKIPPED")
-        rm -f "$SWITCHYARD_SKIPPED"
-        if [ "$count" -eq 0 ]; then
-            echo "there is no test program in $list" >&2
+        number=$1 list=$2
+        [ -s "$list" ] || { echo "there is no test program in $list" >&2; exit 1; }
+        work=$(mktemp -d)
+        trap 'rm -rf "$work"' EXIT
+        [ -n "${MAY_SKIP:-}" ] || export SWITCHYARD_SKIPPED="$work/skipped"
+        xargs -d '\n' -n 1 -P "$number" "$0" line "$work" <"$list"
+        count=$(wc -l <"$list")
+        if [ -e "$work/failed" ]; then
+            echo "of $count test programs, these failed:" >&2
+            cat "$work/failed" >&2
             exit 1
         fi
-        if [ -n "$failed" ]; then
-            echo "of $count test programs, these failed:$failed" >&2
-            exit 1
-        fi
-        if [ -n "$skipped" ]; then
+        if [ -s "$work/skipped" ]; then
             echo "skipped, but to be run here:" >&2
-            echo "$skipped" >&2
+            cat "$work/skipped" >&2
             exit 1
         fi
         echo "$count test programs passed"
