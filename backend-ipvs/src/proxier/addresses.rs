@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Instant};
 
-use switchyard_core::{proxier::SyncReport, transition::Transition};
+use switchyard_core::{model::PerFamily, proxier::SyncReport, transition::Transition};
 use switchyard_netlink::route::DeviceError;
 
 use super::{IpvsProxier, SyncError};
-use crate::layout::addresses;
+use crate::{layout::addresses, rules::Delivery};
 
 /// The addresses of the node when a sync begins, in both families.
 #[derive(Debug, Default)]
@@ -19,6 +19,17 @@ pub(super) struct Addresses {
     pub(super) elsewhere: Arc<BTreeSet<IpAddr>>,
     /// Whether the device was made.
     pub(super) is_made: bool,
+}
+
+impl Addresses {
+    /// The inputs of the rules where IPVS delivers everything of these families.
+    pub(super) fn delivery<'a>(
+        &'a self,
+        families: PerFamily<bool>,
+        never_bound: &'a BTreeSet<IpAddr>,
+    ) -> Delivery<'a> {
+        Delivery { families, bound: &self.bound, elsewhere: &self.elsewhere, never_bound }
+    }
 }
 
 impl IpvsProxier {

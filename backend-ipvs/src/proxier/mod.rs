@@ -86,7 +86,7 @@ use crate::{
     config::IpvsConfig,
     kernel_settings::KernelSettingError,
     layout::{Context, servers as layout},
-    rules::{Delivery, Rules},
+    rules::Rules,
     scheduler::{self, Scheduler},
 };
 
@@ -286,13 +286,7 @@ impl IpvsProxier {
     ) -> Result<Done, ProxierError> {
         let mut seen = self.addresses(is_known).map_err(failed)?;
         let difference = self.take_away(change, &families, is_known, &mut seen, report);
-        let elsewhere = Arc::clone(&seen.elsewhere);
-        let delivery = Delivery {
-            families: self.delivered,
-            bound: &seen.bound,
-            elsewhere: &elsewhere,
-            never_bound: &self.basis.never_bound,
-        };
+        let delivery = seen.delivery(self.delivered, &self.basis.never_bound);
         let rules = self.rules.sync(change, !is_known, delivery, report).await;
         // Service ports that are refused are left out at once.
         if let Err(error) = rules.as_ref()
@@ -323,12 +317,7 @@ impl IpvsProxier {
         rules.and(refused.map_or(Ok(()), Err))?;
         let delivered = PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f));
         let is_news = mem::replace(&mut self.delivered, delivered) != delivered;
-        let delivery = Delivery {
-            families: delivered,
-            bound: &seen.bound,
-            elsewhere: &elsewhere,
-            never_bound: &self.basis.never_bound,
-        };
+        let delivery = seen.delivery(delivered, &self.basis.never_bound);
         self.rules.settle(change, is_news, delivery, report).await?;
         if let Done::Differs = self.change_schedulers(change, &families, &seen, report).await? {
             return Ok(Done::Differs);

@@ -11,7 +11,6 @@ use switchyard_core::{
 use super::{
     Done, IpvsProxier, addresses::Addresses, commands::Commands, failed, refused::Refused,
 };
-use crate::rules::Delivery;
 
 impl IpvsProxier {
     /// Changes as many schedulers as may be changed now. The rules translate what is new for their
@@ -39,12 +38,7 @@ impl IpvsProxier {
             return Ok(Done::All);
         }
         let never_bound = self.basis.never_bound.clone();
-        let delivery = Delivery {
-            families: self.delivered,
-            bound: &seen.bound,
-            elsewhere: &seen.elsewhere,
-            never_bound: &never_bound,
-        };
+        let delivery = seen.delivery(self.delivered, &never_bound);
         self.rules.translate(&ports, delivery, report).await?;
         // A packet that met the rules of before would find a virtual server without a scheduler.
         self.kernel.pass_packets();
