@@ -1,10 +1,14 @@
 //! Whether a client sends anything, and whether another one takes its place.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
+use serde::Serialize;
 use tokio::{sync::Notify, time::Instant};
 
 /// The time since a client was heard.
@@ -12,6 +16,10 @@ use tokio::{sync::Notify, time::Instant};
 pub(super) struct Attention {
     /// The time since nothing of the client has waited; `None` while something does.
     silent: Mutex<Option<Instant>>,
+    /// Whether the client is connected.
+    pub(super) is_connected: AtomicBool,
+    /// Whether the client has ended a list.
+    pub(super) is_synced: AtomicBool,
     is_replaced: Notify,
 }
 
@@ -40,5 +48,41 @@ impl Attention {
     /// Returns once another client takes the place.
     pub(super) async fn replaced(&self) {
         self.is_replaced.notified().await;
+    }
+}
+
+/// The record of the last client. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct ClientHealth(Arc<Mutex<Option<Arc<Attention>>>>);
+
+/// The state of the last client, or before the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientState {
+    /// Whether it is connected.
+    pub is_connected: bool,
+    /// Whether it has ended a list.
+    pub is_synced: bool,
+    /// The seconds since it sent a line, or since the start.
+    pub seconds_silent: u64,
+}
+
+impl ClientHealth {
+    /// Begins the record of another client.
+    pub(super) fn begins(&self) -> Arc<Attention> {
+        let attention = Arc::<Attention>::default();
+        attention.waits();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&attention));
+        attention
+    }
+
+    /// Returns the state; `None` if there is no socket for objects.
+    pub fn state(&self) -> Option<ClientState> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().map(|client| ClientState {
+            is_connected: client.is_connected.load(Relaxed),
+            is_synced: client.is_synced.load(Relaxed),
+            seconds_silent: client.silence().as_secs(),
+        })
     }
 }

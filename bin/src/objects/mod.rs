@@ -11,7 +11,6 @@
 //! is silent has the place until another one asks for it: a process that hangs keeps nobody out.
 
 mod attention;
-mod health;
 mod ledger;
 mod lines;
 mod session;
@@ -39,8 +38,8 @@ use tokio::{
     time::{interval, sleep, timeout},
 };
 
-pub use self::health::{ClientHealth, ClientState};
-use self::{attention::Attention, ledger::Ledger, lines::Answer, session::Session};
+pub use self::attention::{ClientHealth, ClientState};
+use self::{ledger::Ledger, lines::Answer, session::Session};
 use crate::local_socket;
 
 /// The pause after a failure to accept, such as for lack of file descriptors.
@@ -112,13 +111,12 @@ pub async fn run(
 ) -> Result<(), ObjectsError> {
     let opened = open(&path).map_err(|error| ObjectsError::Open(path.clone(), error));
     let (mut listener, mut own) = opened?;
-    health.starts();
     let mut looks = interval(LOOK);
     let mut is_lost = false;
     tracing::info!(path = %path.display(), "Waiting for a client with objects");
     // Whoever holds it is the client.
     let ledger = Arc::new(Mutex::new(Ledger::default()));
-    let mut attention = Arc::<Attention>::default();
+    let mut attention = health.begins();
     loop {
         let accepted = tokio::select! {
             () = engine.closed() => return Ok(()),
@@ -163,10 +161,10 @@ pub async fn run(
             let _ = local_socket::send(&mut stream, &answer).await;
             continue;
         };
-        attention = Arc::default();
+        attention = health.begins();
         let session = Session::new(
             stream,
-            (ledger, Arc::clone(&attention), health.connected()),
+            (ledger, Arc::clone(&attention)),
             engine.clone(),
             problems.0.subscribe(),
         );

@@ -1,6 +1,10 @@
 //! A client's connection.
 
-use std::{collections::HashSet, io, sync::Arc};
+use std::{
+    collections::HashSet,
+    io,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use switchyard_core::{
     objects::{Event, Kind, ObjectKey},
@@ -28,7 +32,6 @@ use tokio::{
 use super::{
     PROBLEMS,
     attention::Attention,
-    health::Connected,
     ledger::{Ended, Full, Ledger},
     lines::{Answer, Lines, Request, VERSION},
 };
@@ -59,7 +62,6 @@ pub(super) struct Session {
     client: Client,
     ledger: OwnedMutexGuard<Ledger>,
     attention: Arc<Attention>,
-    health: Connected,
     engine: Sender<Input>,
     problems: Receiver<Problem>,
     /// The problems that were sent, until all that were known have been.
@@ -69,19 +71,26 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         stream: UnixStream,
-        (ledger, attention, health): (OwnedMutexGuard<Ledger>, Arc<Attention>, Connected),
+        (ledger, attention): (OwnedMutexGuard<Ledger>, Arc<Attention>),
         engine: Sender<Input>,
         problems: Receiver<Problem>,
     ) -> Self {
         let (reading, writing) = stream.into_split();
         let lines = Lines::new(BufReader::new(reading));
         let client = Client { writing, line: 0, failure: None };
-        let sent = Some(HashSet::new());
-        Self { lines, client, ledger, attention, health, engine, problems, sent }
+        attention.is_connected.store(true, Relaxed);
+        Self { lines, client, ledger, attention, engine, problems, sent: Some(HashSet::new()) }
     }
 
     /// Reads until the client closes the connection.
-    pub(super) async fn run(mut self, node_name: &str) -> Result<(), SessionError> {
+    pub(super) async fn run(self, node_name: &str) -> Result<(), SessionError> {
+        let attention = Arc::clone(&self.attention);
+        let result = self.converse(node_name).await;
+        attention.is_connected.store(false, Relaxed);
+        result
+    }
+
+    async fn converse(mut self, node_name: &str) -> Result<(), SessionError> {
         self.ledger.break_list();
         let hello = Answer::Hello { version: VERSION, program: release::OURS, node: node_name };
         self.client.send(&hello).await?;
@@ -112,7 +121,6 @@ impl Session {
                     .map_or(Ok(()), |error| Err(SessionError::Answer(error)));
             };
             self.attention.hears();
-            self.health.hears();
             self.client.line += 1;
             let request = match line.map(serde_json::from_slice::<Request<'_>>) {
                 Some(Ok(request)) => request,
@@ -144,7 +152,7 @@ impl Session {
                         send(engine, Event::Listed(kind)).await?;
                     }
                     let objects = ledger.len();
-                    self.health.syncs();
+                    self.attention.is_synced.store(true, Relaxed);
                     self.caught_up().await?;
                     self.client.send(&Answer::Synced { objects, is_whole }).await?;
                 }

@@ -214,12 +214,7 @@ async fn the_second_client_is_refused_until_the_first_is_gone() {
         .await
         .unwrap();
     drop(first);
-    loop {
-        second = Client::new(&path).await;
-        if second.receive().await.get("hello").is_some() {
-            break;
-        }
-    }
+    second = Client::welcome(&path).await;
     second.raw("\"list\"").await;
     second.send(&service("api", "10.96.0.2")).await;
     second.raw("\"synced\"").await;

@@ -54,13 +54,9 @@ pub struct KnownNode {
 }
 
 impl KnownNode {
-    fn is_in(&self, mode: Mode) -> bool {
-        self.mode.as_deref() == Some(mode.as_str())
-    }
-
     /// Whether a proxy in user space ends connections.
     pub(super) fn is_relayed(&self) -> bool {
-        self.is_in(Mode::USERSPACE)
+        self.mode.as_deref() == Some(Mode::USERSPACE.as_str())
     }
 
     /// Whether a proxy in user space gets its traffic without rules.
@@ -70,15 +66,14 @@ impl KnownNode {
 
     /// Whether addresses of Services are the node's.
     pub(super) fn has_service_addresses(&self) -> bool {
-        self.is_in(Mode::IPVS) || self.lacks_rules()
+        self.mode.as_deref() == Some(Mode::IPVS.as_str()) || self.lacks_rules()
     }
 
     /// Whether rules deal with addresses that no Service port has, which those of iptables mode do
     /// not know.
     pub(super) fn is_guarded(&self) -> bool {
-        !self.lacks_rules()
-            && !self.is_in(Mode::IPTABLES)
-            && self.rules_of.as_deref() != Some(Mode::IPTABLES.as_str())
+        let rules_of = self.rules_of.as_ref().or(self.mode.as_ref());
+        !self.lacks_rules() && rules_of.is_none_or(|mode| mode != Mode::IPTABLES.as_str())
     }
 }
 
