@@ -126,6 +126,12 @@ fn damages_of_kube_proxys_rules_are_found() {
             ),
             ("flush chain ip kube-proxy external-web", "ns/web"),
             (
+                "add set ip kube-proxy limited { type ipv4_addr ; limit rate 1/second ; } ; \
+                 add element ip kube-proxy limited { 10.96.0.11 limit rate 1/second } ; \
+                 insert rule ip kube-proxy services ip daddr 10.96.0.11 ip daddr != @limited drop",
+                "ns/cart",
+            ),
+            (
                 "insert rule ip kube-proxy endpoint-cart-5 update @affinity-cart-7 { ip saddr }",
                 "ns/cart",
             ),

@@ -161,6 +161,20 @@ const DYNSET_FLAGS: u16 = 9;
 /// `NFTA_MASQ_REG_PROTO_MIN`
 const MASQ_PROTO: u16 = 2;
 
+/// `NFTA_SET_ELEM_EXPR`, `NFTA_SET_ELEM_EXPRESSIONS`
+const ELEMENT_EXPRESSION: u16 = 7;
+const ELEMENT_EXPRESSIONS: u16 = 11;
+
+/// Whether an element has expressions of its own, such as a limit, which decide whether a packet
+/// finds it; counters decide nothing.
+pub(super) fn has_own_expressions(element: Attributes<'_>) -> bool {
+    let decides = |one: Attribute<'_>| {
+        one.nested().find_kind(e::NAME).and_then(|name| name.str()) != Some("counter")
+    };
+    let list = element.find_kind(ELEMENT_EXPRESSIONS).map(|list| list.nested());
+    element.find_kind(ELEMENT_EXPRESSION).into_iter().chain(list.into_iter().flatten()).any(decides)
+}
+
 /// Decodes the list of a rule's expressions.
 pub(super) fn expressions(list: Attributes<'_>) -> Vec<Expression> {
     list.map(|one| {

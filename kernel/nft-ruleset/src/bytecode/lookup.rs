@@ -53,6 +53,9 @@ impl<'p> Evaluation<'p> {
             return self.draw(walk, set, &parts, to);
         }
         let found = self.find(set, &parts)?;
+        if found.is_some_and(|element| element.data.is_none()) {
+            return Err(Stop::Unknown("the data or an expression of an element".to_owned()));
+        }
         if negated {
             return Ok(if found.is_some() { Step::Break } else { Step::Next });
         }
@@ -63,7 +66,7 @@ impl<'p> Evaluation<'p> {
                 Ok(Step::Draw(vec![(Found::Bytes(to, bytes), 1)], 1, Choice::Random))
             }
             (Some(_), None) => Ok(Step::Next),
-            _ => Err(Stop::Unknown("the data of an element".to_owned())),
+            _ => Err(Stop::Unknown("a lookup of a verdict as data".to_owned())),
         }
     }
 

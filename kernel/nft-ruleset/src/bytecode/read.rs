@@ -257,6 +257,7 @@ fn elements(
                 let Some(start) = key(element::KEY) else { continue };
                 let given = one.find_kind(element::DATA);
                 let data = given.map_or(Some(Data::None), decode::data);
+                let data = data.filter(|_| !decode::has_own_expressions(one));
                 let is_end = flags & element::FLAG_INTERVAL_END != 0;
                 let element = Element { key: start, end: key(element::KEY_END), data };
                 elements.push((is_end, element));
