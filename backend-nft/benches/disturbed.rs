@@ -77,7 +77,14 @@ fn repairs(many: &ManyServices) {
     // Until the elements are there, and repairs are not delayed by earlier ones.
     let settle = || while synced.recv_timeout(Duration::from_secs(3)).is_ok() {};
     settle();
-    let dump = other.read(&table, Elements::Include).expect("readable").expect("a table");
+    let mut reads = Vec::new();
+    let mut read = || {
+        let (mut dump, table) = (None, &table);
+        reads.push(time(|| dump = other.read(table, Elements::Include).expect("readable")));
+        dump.expect("a table")
+    };
+    let dump = (0..ROUNDS).fold(read(), |_, _| read());
+    println!("  the floor, which is to read the table: {}", show(median(reads), 1));
     let largest = dump.sets.values().max_by_key(|set| set.elements.as_ref().map_or(0, Vec::len));
     let largest = largest.expect("a set");
     let definition = Arc::new(largest.definition.clone().expect("one of ours"));
