@@ -197,6 +197,7 @@ pub fn run(
         let (traffic, seen) = (Arc::clone(traffic), ServiceFlows::default());
         let top = Some(Arc::new(TopSources {
             status,
+            metrics: Arc::clone(&metrics),
             mode,
             traffic,
             flows: seen,

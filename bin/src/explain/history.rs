@@ -133,6 +133,14 @@ impl History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
+    /// The times of syncs since their oldest change arrived, in milliseconds, but for that of the
+    /// first.
+    pub fn latencies(&self) -> Vec<f64> {
+        let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let later = syncs.iter().filter(|sync| !sync.is_first);
+        later.filter_map(|sync| sync.latency_milliseconds).collect()
+    }
+
     /// Returns the time of the last sync and the reason of its failure, if it failed.
     pub fn failure(&self) -> Option<(String, String)> {
         let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);

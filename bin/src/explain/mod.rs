@@ -8,6 +8,7 @@ pub mod client;
 pub mod feed;
 pub mod flows;
 pub mod history;
+mod kernel;
 pub mod names;
 pub mod server;
 pub mod service_flows;

@@ -34,6 +34,7 @@ use super::{
     feed::{self, Feeds},
     flows::FlowReader,
     history::{History, is_changed},
+    kernel,
     names::NameReader,
     service_flows::LEAST,
     service_of,
@@ -83,6 +84,8 @@ pub enum Request {
     Snapshot,
     /// The Services with their traffic, and the node.
     Top,
+    /// The status of the proxy, as its page `/status` has it.
+    Status,
     /// The state as it is programmed, and its changes until the client goes.
     Watch,
 }
@@ -173,7 +176,7 @@ async fn converse(
         Ok(Request::Snapshot) => match limits.snapshots.try_acquire() {
             Ok(_permit) => {
                 drop(answering);
-                return snapshot(&mut writing, engine, history).await;
+                return snapshot(&mut writing, sources).await;
             }
             Err(_) => "there are too many snapshots".to_owned(),
         },
@@ -195,6 +198,13 @@ async fn converse(
             let whole = json!({"status": 0, "text": changes.to_string(), "answer": changes.syncs});
             return Ok(send(&mut writing, &whole).await?);
         }
+        Ok(Request::Status) => match &sources.top {
+            Some(top) => {
+                let answer = json!({"answer": top.status.now(top.mode.as_str())});
+                return Ok(send(&mut writing, &answer).await?);
+            }
+            None => "there is no status".to_owned(),
+        },
         Ok(Request::Top) => match top(sources).await {
             Ok(Some(line)) => return Ok(send_all(&mut writing, &line).await?),
             Ok(None) => "nothing is counted".to_owned(),
@@ -359,9 +369,9 @@ async fn compare(
 /// Sends all that is known, a few Services at a time.
 async fn snapshot(
     to: &mut (impl AsyncWriteExt + Unpin),
-    engine: &Sender<Input>,
-    history: &History,
+    sources: &Sources,
 ) -> Result<(), ServerError> {
+    let Sources { engine, history, .. } = sources;
     let names = |known: &Tracker| known.names().cloned().collect::<Vec<ServiceName>>();
     let (node, mut names) = ask(engine, move |known| (Known::node(known), names(known))).await?;
     names.sort_unstable();
@@ -381,6 +391,17 @@ async fn snapshot(
     }
     for sync in history.syncs() {
         send(to, &Line::Sync(Box::new(sync))).await?;
+    }
+    if let Some(top) = sources.top.clone() {
+        let config = sources.tables.as_ref().map(|tables| tables.config().clone());
+        let read = move || {
+            let mut lines = kernel::read(config.as_ref());
+            lines.push(Line::Metrics(top.metrics.exposition(&top.status)));
+            lines
+        };
+        for line in task::spawn_blocking(read).await.map_err(|_| ServerError::Ended)? {
+            send(to, &line).await?;
+        }
     }
     Ok(send(to, &Line::End { services: count }).await?)
 }

@@ -32,6 +32,17 @@ pub enum Line {
     Service(Box<KnownService>),
     /// A sync, the oldest first.
     Sync(Box<Sync>),
+    /// A table of the proxy as the kernel has it.
+    Kernel {
+        /// The family and the name.
+        table: String,
+        /// The chains, sets and elements, nearly in nft's syntax; cut if it is long.
+        text: String,
+    },
+    /// The names of the tables of others.
+    OtherTables(Vec<String>),
+    /// All metrics, in Prometheus' text format.
+    Metrics(String),
     /// The last line.
     End {
         /// The number of Services.
@@ -68,7 +79,11 @@ pub fn read(mut input: impl BufRead) -> Result<Picture, SnapshotError> {
         }
         let line = serde_json::from_str(&text);
         match line.map_err(|error| SnapshotError::Line(number, error))? {
-            Line::Snapshot { version: VERSION, .. } | Line::Sync(_) => {}
+            Line::Snapshot { version: VERSION, .. }
+            | Line::Sync(_)
+            | Line::Kernel { .. }
+            | Line::OtherTables(_)
+            | Line::Metrics(_) => {}
             Line::Snapshot { version, .. } => return Err(SnapshotError::Version(version)),
             Line::Node(found) => node = Some(*found),
             Line::Service(service) => services.push(*service),

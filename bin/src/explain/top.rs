@@ -24,7 +24,10 @@ use super::{
     history::History,
     service_flows::{Counts, ServiceCounts, ServiceFlows},
 };
-use crate::observability::status::{Status, StatusSources};
+use crate::observability::{
+    metrics::Metrics,
+    status::{Status, StatusSources},
+};
 
 /// The most events of an answer.
 const MOST_EVENTS: usize = 20;
@@ -45,6 +48,9 @@ pub struct Top {
     pub conntrack: Option<TableUse>,
     /// The connections and flows that end at the proxy; `None` in the kernel's modes.
     pub proxied: Option<Proxied>,
+    /// The time that changes take to the kernel; `None` if there was none yet.
+    #[serde(default)]
+    pub latency: Option<Latency>,
     /// The problems of this moment, in words.
     pub problems: Vec<String>,
     /// The events, the latest first.
@@ -73,6 +79,28 @@ pub struct Proxied {
     pub active: u64,
     /// Those that endpoints took since the start of the program.
     pub taken: u64,
+}
+
+/// The time from when changes arrive until the kernel has them, over the syncs that are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Latency {
+    /// The median, in milliseconds.
+    pub p50_milliseconds: f64,
+    /// The 99th percentile, in milliseconds.
+    pub p99_milliseconds: f64,
+    /// The number of syncs.
+    pub syncs: usize,
+}
+
+impl Latency {
+    /// Of these times, in milliseconds.
+    fn of(mut times: Vec<f64>) -> Option<Self> {
+        times.sort_unstable_by(f64::total_cmp);
+        let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1);
+        let (p50_milliseconds, p99_milliseconds) = (*at(50)?, *at(99)?);
+        Some(Self { p50_milliseconds, p99_milliseconds, syncs: times.len() })
+    }
 }
 
 /// Something that happened.
@@ -136,6 +164,8 @@ pub struct Change {
 pub struct TopSources {
     /// The status of the proxy.
     pub status: StatusSources,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
     /// The mode.
     pub mode: Mode,
     /// The counts of userspace mode.
@@ -261,6 +291,7 @@ impl Top {
             version: status.version.to_owned(),
             conntrack,
             proxied,
+            latency: Latency::of(history.latencies()),
             problems: problems(&status),
             events: events(&status, history, now),
             services,
@@ -303,4 +334,21 @@ fn events(status: &Status, history: &History, now: Timestamp) -> Vec<TopEvent> {
         events.insert(place, TopEvent { at, text });
     }
     events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let of = |times: &[f64]| {
+            let found = Latency::of(times.to_vec())?;
+            Some((found.p50_milliseconds, found.p99_milliseconds))
+        };
+        assert_eq!((of(&[]), of(&[3.0])), (None, Some((3.0, 3.0))));
+        assert_eq!(of(&[9.0, 1.0, 2.0, 3.0]), Some((2.0, 9.0)));
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(of(&hundred), Some((50.0, 99.0)));
+    }
 }

@@ -8,7 +8,7 @@ use super::{
     minute::Minute,
     view::{Cover, Sort, View},
 };
-use crate::explain::top::{Proxied, TableUse, Top, TopEvent, TopService};
+use crate::explain::top::{Latency, Proxied, TableUse, Top, TopEvent, TopService};
 
 /// The keys, at the foot of the screen.
 const KEYS: &str = "q quit  jk choose  enter explain  s sort  / filter  p pause  ? help";
@@ -250,6 +250,10 @@ fn node(top: &Top) -> [String; 2] {
             format!("conntrack {entries} / {limit}  {share}  dropped {dropped_packets}")
         }
     };
+    let milliseconds = |of: fn(&Latency) -> f64| top.latency.as_ref().map(of);
+    let [p50, p99] =
+        [milliseconds(|it| it.p50_milliseconds), milliseconds(|it| it.p99_milliseconds)];
+    second.push_str(&format!("  to kernel p50 {} p99 {} ms", rate(p50), rate(p99)));
     if let Some(Proxied { active, taken }) = top.proxied {
         second.push_str(&format!("  proxied {active} now, {taken} taken"));
     }

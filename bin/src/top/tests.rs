@@ -6,7 +6,7 @@ use super::{
     view::{Action, Cover, Key, Sort, View, keys},
     *,
 };
-use crate::explain::top::{Change, TableUse, TopEvent, TopNote, TopService};
+use crate::explain::top::{Change, Latency, TableUse, TopEvent, TopNote, TopService};
 
 fn service(name: &str, new: Option<f64>, flows: u64, stuck: u64) -> TopService {
     TopService {
@@ -42,6 +42,7 @@ fn top() -> Top {
         version: "1.0".to_owned(),
         conntrack: Some(TableUse { entries: 1000, limit: Some(262_144), dropped_packets: 7 }),
         proxied: None,
+        latency: Some(Latency { p50_milliseconds: 0.84, p99_milliseconds: 31.2, syncs: 7 }),
         problems: vec!["no news of Service objects for 200 s".to_owned(), "b".to_owned()],
         events: vec![
             TopEvent {
@@ -81,7 +82,7 @@ fn a_screen_of_the_usual_size_has_everything() {
         texts[..8],
         [
             "switchyard 1.0  node-1  nftables  53 Services",
-            "conntrack 1000 / 262144  0.4 %  dropped 7",
+            "conntrack 1000 / 262144  0.4 %  dropped 7  to kernel p50 0.8 p99 31 ms",
             "! no news of Service objects for 200 s (and 1 more)",
             "SERVICE                     NEW/S*  STUCK   SHARE      EP     NOTE        CHANGE",
             "kube-system/kube-dns          1204      0    61 %       3        -             -",

@@ -59,9 +59,19 @@ fn a_running_proxy_answers_its_own_user() {
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     // The change is in the history, too.
     assert!(lines.contains("\"added\":[\"10.0.0.5:8080\"]"), "{lines}");
+    // So are the kernel's tables and the metrics.
+    assert!(
+        lines.contains("{\"kernel\":{\"table\":\"ip kube-proxy\",\"text\":\"add chain "),
+        "{lines}"
+    );
+    assert!(lines.contains("\\nadd element ip kube-proxy "), "{lines}");
+    assert!(
+        lines.contains("{\"otherTables\":[") && lines.contains("{\"metrics\":\"# HELP "),
+        "{lines}"
+    );
     fs::write(&taken, lines).unwrap();
     let from = taken.to_str().unwrap();
-    // But for the kernel's rules and the flows, which the snapshot does not have.
+    // But for the comparison with the kernel's rules and the flows, which are of the moment.
     let [shown, live] = [&run(0, &["explain", "shop/web", "--from", from]), &text].map(|text| {
         let text = text.split("\nENDPOINT").next().unwrap();
         text.split_once(" node-1, nftables").unwrap().1.to_owned()

@@ -36,7 +36,10 @@ use switchyard_core::{
 };
 use switchyard_userspace::Counters;
 
-use super::conntrack::{Shares, TableUsage};
+use super::{
+    conntrack::{Shares, TableUsage},
+    status::StatusSources,
+};
 use crate::objects::ClientState;
 
 use self::{
@@ -156,6 +159,13 @@ impl Metrics {
             userspace.refresh();
         }
         text(&self.registry)
+    }
+
+    /// Returns the same with the state of the watches, and of a client with objects.
+    pub fn exposition(&self, status: &StatusSources) -> String {
+        self.watches_heard(|kind| status.watches.silence(kind));
+        status.client.state().into_iter().for_each(|client| self.client_is(client));
+        self.text()
     }
 
     /// Counts a health check of the metrics server.

@@ -17,7 +17,7 @@ use super::{
     Answer, Handler, JSON, PLAIN_TEXT, Prepared, answer, configz, debug, not_found, ok, with_header,
 };
 use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
-use crate::observability::{metrics::Metrics, status::StatusSources, watches::Watches};
+use crate::observability::{metrics::Metrics, status::StatusSources};
 
 const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-unix");
 /// The content type of Prometheus' text format.
@@ -40,7 +40,6 @@ enum Format {
 /// The handler that serves [`Metrics`], and pages about the program.
 pub struct MetricsHandler {
     metrics: Arc<Metrics>,
-    watches: Arc<dyn Watches>,
     status: StatusSources,
     shown: watch::Receiver<ConfigPages>,
     set_verbosity: debug::SetVerbosity,
@@ -78,9 +77,8 @@ impl MetricsHandler {
         shown: watch::Receiver<ConfigPages>,
         set_verbosity: impl Fn(u32) -> bool + Send + Sync + 'static,
     ) -> Self {
-        let watches = Arc::clone(&status.watches);
         let set_verbosity = Box::new(set_verbosity);
-        Self { metrics, watches, status, shown, set_verbosity, last: Arc::default() }
+        Self { metrics, status, shown, set_verbosity, last: Arc::default() }
     }
 
     /// Returns the metrics of a moment since the call. They are written on another thread, one
@@ -88,16 +86,13 @@ impl MetricsHandler {
     async fn exposition(&self) -> Answer {
         let asked = Instant::now();
         let mut last = Arc::clone(&self.last).lock_owned().await;
-        let (metrics, watches) = (Arc::clone(&self.metrics), Arc::clone(&self.watches));
-        let client = self.status.client.clone();
+        let (metrics, status) = (Arc::clone(&self.metrics), self.status.clone());
         // A client that goes leaves the lock to the thread.
         let text = task::spawn_blocking(move || match &*last {
             Some((begun, text)) if *begun >= asked => text.clone(),
             _ => {
                 let begun = Instant::now();
-                metrics.watches_heard(|kind| watches.silence(kind));
-                client.state().into_iter().for_each(|client| metrics.client_is(client));
-                let text = Bytes::from(metrics.text());
+                let text = Bytes::from(metrics.exposition(&status));
                 *last = Some((begun, text.clone()));
                 text
             }
