@@ -68,10 +68,15 @@ pub async fn run(
 
 /// Checks whether the settings name a source that could be reached. Sends no request.
 pub async fn check(source: &SourceSettings) -> Result<(), SourceError> {
-    if let SourceSettings::Cluster(client) = source {
-        kube::client(&kube_config(client)).await.map_err(KubeSourceError::from)?;
+    if let SourceSettings::Cluster(settings) = source {
+        client(settings).await?;
     }
     Ok(())
+}
+
+/// Makes a client of the API server. Sends no request.
+pub async fn client(settings: &ClientSettings) -> Result<::kube::Client, SourceError> {
+    Ok(kube::client(&kube_config(settings)).await.map_err(KubeSourceError::from)?)
 }
 
 fn kube_config(client: &ClientSettings) -> KubeConfig {

@@ -9,7 +9,7 @@ use std::{
 
 use switchyard_core::{
     error::ErrorChain,
-    explain::{Known, KnownService},
+    explain::{Known, KnownNode, KnownService},
     proxier::Mode,
 };
 use switchyard_netlink::{kernel::families, route};
@@ -22,7 +22,7 @@ use crate::{
         self, Loaded,
         cli::{FromArguments, OutputFormat},
         flags::Flags,
-        settings::SourceSettings,
+        settings::{Settings, SourceSettings},
     },
     explain,
     printable::{print_json, print_lines},
@@ -71,8 +71,6 @@ fn verify(asked: &FromArguments, flags: &Flags) -> Result<Report, Failure> {
 
 fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Report, Failure> {
     let settings = &loaded.settings;
-    let nft = backends::nft_config(&settings.backend, families());
-    let addresses = route::interface_addresses()?;
     let (node, services): (_, Vec<KnownService>) = match &settings.source {
         SourceSettings::Manifests(directory) if asked.from.is_none() => {
             // No proxy is asked for its mode.
@@ -81,7 +79,7 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             let mut tracker =
                 tracked::tracked(settings, directory, &switchyard_nft::PROFILE, problems)?;
             // As the running proxy, and unlike commands that answer on any machine.
-            tracker.set_interface_addresses(addresses.iter().copied());
+            tracker.set_interface_addresses(route::interface_addresses()?);
             tracker.resolve();
             let names = Known::names(&tracker);
             let services = names.filter_map(|name| Known::service(&tracker, name)).collect();
@@ -99,7 +97,20 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             (picture.node, picture.services)
         }
     };
+    compare_with(settings, &node, &services, (READ_FOR, EVALUATE_FOR))
+}
+
+/// Compares the tables with these Services, each for at most these times to read it and to evaluate
+/// it.
+pub fn compare_with(
+    settings: &Settings,
+    node: &KnownNode,
+    services: &[KnownService],
+    (read_for, evaluate_for): (Duration, Duration),
+) -> Result<Report, Failure> {
     node.mode.as_deref().map_or(Ok(()), check_mode)?;
+    let nft = backends::nft_config(&settings.backend, families());
+    let addresses = route::interface_addresses()?;
     let begun = Instant::now();
     let mut report = Report { services: services.len(), ..Report::default() };
     // Those that the kernel has not refused.
@@ -112,7 +123,7 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
         let table = Table::new(family, &*nft.table);
         let objects = Objects::new(family, &node.settings, &ports, &addresses);
         let objects = objects.drained(known().flat_map(service::drained));
-        report.compare(&table, &objects, READ_FOR, EVALUATE_FOR)?;
+        report.compare(&table, &objects, read_for, evaluate_for)?;
     }
     report.milliseconds = begun.elapsed().as_millis() as u64;
     Ok(report)

@@ -1,6 +1,6 @@
 //! Connection tracking: a table that is nearly full, packets that it loses, and its settings.
 
-use std::{fs, io, thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use switchyard::conntrack::{Usage, UsageReader};
 use switchyard_core::{error::ErrorChain, model::Code};
@@ -9,11 +9,7 @@ use super::{
     Known, needs_privilege, not_readable,
     report::{Finding, Level, Outcome},
 };
-use crate::{
-    config::settings::SourceSettings,
-    observability::conntrack::{Destinations, Shares, count},
-    tracked,
-};
+use crate::observability::conntrack::{Destinations, Shares, count};
 
 /// The shares of the limit, in percent, at which the table is nearly full, and as good as full.
 const NEARLY_FULL: u64 = 80;
@@ -139,14 +135,12 @@ pub(super) fn settings(known: &Known) -> Outcome {
         .into()
 }
 
-/// Counts the entries by Service where the objects are at hand, else by address.
+/// Counts the entries by Service where the Services are known, else by address.
 fn shares(known: &Known) -> Result<Shares<String>, switchyard_netlink::Error> {
-    let settings = &known.loaded.settings;
-    if let SourceSettings::Manifests(directory) = &settings.source
-        && let Ok(tracker) =
-            tracked::tracked(settings, directory, &switchyard_nft::PROFILE, &mut io::sink())
-    {
-        let Shares { largest, others, elsewhere } = Destinations::of(tracker.state()).count()?;
+    if let Ok(picture) = known.picture() {
+        let ports = picture.services.iter().flat_map(|service| &service.ports);
+        let ports = ports.filter_map(|port| port.resolved.as_deref());
+        let Shares { largest, others, elsewhere } = Destinations::of(ports).count()?;
         let largest =
             largest.into_iter().map(|(service, count)| (service.to_string(), count)).collect();
         return Ok(Shares { largest, others, elsewhere });

@@ -3,32 +3,42 @@
 
 mod ask;
 mod bridges;
+mod cluster;
 mod conntrack;
 mod gates;
 mod modes;
 mod ports;
 mod proxies;
 mod report;
+mod services;
 mod sysctls;
 
 use std::{
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
-    sync::{Arc, mpsc},
+    sync::{Arc, OnceLock, mpsc},
     thread,
     time::Duration,
 };
 
 use rustix::thread::{CapabilitySet, capabilities};
-use switchyard_core::{error::ErrorChain, proxier::Mode};
+use serde::Deserialize;
+use switchyard_core::{error::ErrorChain, explain::Picture, proxier::Mode};
 
 use self::{
+    cluster::{Cluster, Unanswered},
     proxies::Proxies,
     report::{Outcome, Report},
 };
 use crate::{
     Failure, backends,
     config::{self, Loaded, cli::OutputFormat, flags::Flags},
+    explain::{
+        self,
+        client::{self, ClientError},
+        server::Request,
+    },
     printable::print_json,
     process,
 };
@@ -45,9 +55,47 @@ struct Known {
     proxies: Proxies,
     /// Whether this process has CAP_NET_ADMIN, without which the kernel shows no tables.
     is_privileged: bool,
+    /// The local socket of this program's proxy, if one runs.
+    socket: PathBuf,
+    cluster: OnceLock<Result<Cluster, Unanswered>>,
+    picture: OnceLock<Result<Picture, String>>,
+}
+
+/// The status of the running proxy, as far as it is looked at.
+#[derive(Deserialize)]
+struct Status {
+    problems: Vec<String>,
 }
 
 impl Known {
+    /// The answers of the API server.
+    fn cluster(&self) -> &Result<Cluster, Unanswered> {
+        let settings = &self.loaded.settings;
+        self.cluster.get_or_init(|| Cluster::ask(&settings.source, &settings.node.node_name))
+    }
+
+    /// The Services, or why they are not known.
+    fn picture(&self) -> &Result<Picture, String> {
+        self.picture.get_or_init(|| services::picture(self))
+    }
+
+    /// The reason why what only the running proxy knows is not checked.
+    fn not_answered(&self, error: &ClientError) -> Outcome {
+        match error {
+            // Genuine kube-proxy has no such socket.
+            ClientError::Connect(path, error) => Outcome::NotMade(format!(
+                "no proxy of this program answers at {}: {error}",
+                path.display()
+            )),
+            error => not_readable(error),
+        }
+    }
+
+    /// The problems of the running proxy.
+    fn problems(&self) -> Result<Vec<String>, ClientError> {
+        Ok(client::value::<Status>(&self.socket, &Request::Status)?.problems)
+    }
+
     /// The mode that serves this node, or that the configuration names.
     fn mode(&self) -> Option<Mode> {
         self.proxies.mode.or_else(|| self.loaded.named_mode())
@@ -77,6 +125,12 @@ const CHECKS: &[Check] = &[
     ("local ports", sysctls::local_ports),
     ("ports", ports::held),
     ("kernel", modes::usable),
+    ("API server", cluster::answers),
+    ("clock", cluster::clock),
+    ("running proxy", cluster::running),
+    ("rules as meant", services::as_meant),
+    ("node ports", services::node_ports),
+    ("probe", services::probe),
 ];
 
 /// Makes all checks, prints the report, and returns the exit status.
@@ -98,7 +152,14 @@ fn check(flags: &Flags) -> Result<Report, Failure> {
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
     let proxies = Proxies::find(&loaded.settings, is_privileged);
     let mut report = Report::new(&loaded.settings.node.node_name);
-    let known = Arc::new(Known { loaded, proxies, is_privileged });
+    let known = Arc::new(Known {
+        loaded,
+        proxies,
+        is_privileged,
+        socket: explain::socket(flags),
+        cluster: OnceLock::new(),
+        picture: OnceLock::new(),
+    });
     for (name, check) in CHECKS {
         report.add(name, within(LONGEST, &known, *check));
     }

@@ -71,6 +71,12 @@ impl Proxies {
             },
         }
     }
+
+    /// Whether a proxy serves the node, or has left rules that do.
+    pub(super) fn serves(&self) -> bool {
+        let has_rules = self.traces.as_ref().is_ok_and(|traces| !traces.is_empty());
+        self.answers || !self.processes.is_empty() || has_rules
+    }
 }
 
 /// Returns the processes of proxies in this network namespace, but for this one and other commands,

@@ -13,7 +13,7 @@ use switchyard_core::{
     error::ErrorChain,
     model::{Protocol, ServiceName},
     runner::{EngineEvent, Observer},
-    state::{ResolvedServicePort, State},
+    state::ResolvedServicePort,
     transition::Transition,
 };
 use switchyard_netlink::Error;
@@ -123,16 +123,15 @@ impl Destinations {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the addresses of this state.
-    pub fn of(state: &State) -> Self {
-        let ports = state.service_ports.values();
-        Self { services: Mutex::new(ports.flat_map(|port| named_addresses(port)).collect()) }
+    /// Returns the addresses of these Service ports.
+    pub fn of<'a>(ports: impl IntoIterator<Item = &'a ResolvedServicePort>) -> Self {
+        Self { services: Mutex::new(ports.into_iter().flat_map(named_addresses).collect()) }
     }
 
     /// Follows a sync.
     fn synced(&self, change: &Transition<'_>) {
         if change.is_resync() {
-            let all = Self::of(change.after());
+            let all = Self::of(change.after().service_ports.values().map(|port| &**port));
             std::mem::swap(&mut *self.lock(), &mut *all.lock());
             return;
         }

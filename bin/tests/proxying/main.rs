@@ -8,6 +8,7 @@ mod cluster;
 mod config_map;
 mod descriptors;
 mod doctor;
+mod doctor_services;
 mod drift;
 mod drop_in;
 mod endpoints;

@@ -1,0 +1,238 @@
+//! The API server: whether it answers this node, lets the proxy read what it needs, and has the
+//! same time.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::StatusCode;
+use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
+use kube::{
+    Client,
+    api::{ListParams, Request, WatchParams},
+    client::Body,
+};
+use serde_json::Value;
+use switchyard_core::{
+    error::ErrorChain,
+    model::Code,
+    objects::{Event, Kind},
+};
+use switchyard_source_manifests::decode_object;
+use tokio::{runtime, time::timeout};
+
+use super::{
+    Known,
+    report::{Finding, Level, Outcome},
+};
+use crate::{Failure, config::settings::SourceSettings, source_task};
+
+/// The longest time for all requests.
+const LONGEST: Duration = Duration::from_secs(10);
+/// The largest answer that is read, in bytes.
+const LARGEST: usize = 16 << 20;
+/// The Services that are read: enough to have the node ports of most clusters.
+const MOST_SERVICES: u32 = 500;
+/// The difference of clocks from which on it is named: certificates and tokens are made for clocks
+/// that differ by seconds.
+const SKEW: SignedDuration = SignedDuration::from_secs(30);
+
+/// The answers of the API server.
+pub(super) struct Cluster {
+    /// The requests that were refused, with the reasons.
+    refused: Vec<String>,
+    /// The server's time less that of this node.
+    ahead: Option<SignedDuration>,
+    /// The node, and Services.
+    pub(super) objects: Vec<Event>,
+}
+
+/// Why there are no answers.
+pub(super) enum Unanswered {
+    /// There is no server to ask.
+    NoServer(String),
+    /// The server did not answer.
+    Failed(String),
+}
+
+impl Unanswered {
+    /// The reason.
+    pub(super) fn reason(&self) -> &str {
+        match self {
+            Self::NoServer(reason) | Self::Failed(reason) => reason,
+        }
+    }
+}
+
+impl Cluster {
+    /// Makes the requests of a proxy with this configuration.
+    pub(super) fn ask(source: &SourceSettings, node: &str) -> Result<Self, Unanswered> {
+        let SourceSettings::Cluster(settings) = source else {
+            let reason = "the configuration names another source of objects than an API server";
+            return Err(Unanswered::NoServer(reason.to_owned()));
+        };
+        let started = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = started.map_err(|error| Unanswered::NoServer(error.to_string()))?;
+        runtime.block_on(async {
+            let failed = Unanswered::Failed;
+            let is_named = settings.kubeconfig.is_some() || settings.master.is_some();
+            let kind = if is_named { Unanswered::Failed } else { Unanswered::NoServer };
+            let client = source_task::client(settings).await;
+            let client = client.map_err(|error| kind(ErrorChain(&error).to_string()))?;
+            match timeout(LONGEST, requests(&client, node)).await {
+                Ok(answered) => {
+                    answered.map_err(|error| failed(ErrorChain(error.as_ref()).to_string()))
+                }
+                Err(_) => Err(failed(format!("it took longer than {} s", LONGEST.as_secs()))),
+            }
+        })
+    }
+}
+
+async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
+    let mut cluster = Cluster { refused: Vec::new(), ahead: None, objects: Vec::new() };
+    let field = format!("metadata.name={node}");
+    for (kind, path, fields, most) in [
+        (Kind::Node, "/api/v1/nodes", Some(&*field), 1),
+        (Kind::Service, "/api/v1/services", None, MOST_SERVICES),
+        (Kind::EndpointSlice, "/apis/discovery.k8s.io/v1/endpointslices", None, 1),
+    ] {
+        let mut list = ListParams::default().limit(most);
+        let mut watch = WatchParams::default().timeout(1);
+        if let Some(fields) = fields {
+            (list, watch) = (list.fields(fields), watch.fields(fields));
+        }
+        let begun = Timestamp::now();
+        let response = client.send(Request::new(path).list(&list)?.map(Body::from)).await?;
+        let (status, date) = (response.status(), response.headers().get("date").cloned());
+        // As much later as the answer may have been on its way.
+        let here = begun + begun.duration_until(Timestamp::now()) / 2;
+        let date = date.as_ref().and_then(|date| date.to_str().ok());
+        let there = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+        cluster.ahead = there.map(|there| here.duration_until(there)).or(cluster.ahead);
+        let body = Limited::new(response.into_body(), LARGEST).collect().await;
+        let body = body.map_err(|_| "an answer of the API server ended early")?.to_bytes();
+        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let mut refuse = |verb: &str, status: StatusCode, why: &str| {
+            let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            cluster.refused.push(format!("{verb} {}: {status}{why}", kind.as_str()));
+        };
+        if !status.is_success() {
+            refuse("list", status, answer["message"].as_str().unwrap_or_default());
+            continue;
+        }
+        let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or("0");
+        // The watch ends by itself, or with the connection.
+        let watching = client.send(Request::new(path).watch(&watch, version)?.map(Body::from));
+        let status = watching.await?.status();
+        if !status.is_success() {
+            refuse("watch", status, "");
+        }
+        if kind != Kind::EndpointSlice {
+            cluster.objects.extend(objects(answer, kind));
+        }
+    }
+    Ok(cluster)
+}
+
+/// The items of a list, which lack their kind.
+fn objects(mut list: Value, kind: Kind) -> Vec<Event> {
+    let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
+        return Vec::new();
+    };
+    let decode = |mut item: Value| {
+        item["apiVersion"] = "v1".into();
+        item["kind"] = kind.as_str().into();
+        decode_object(&item.to_string()).ok()?
+    };
+    items.into_iter().filter_map(decode).collect()
+}
+
+/// Finds an API server that does not answer, or refuses what the proxy reads.
+pub(super) fn answers(known: &Known) -> Outcome {
+    let refused = match known.cluster() {
+        Ok(cluster) if cluster.refused.is_empty() => return None.into(),
+        Ok(cluster) => cluster.refused.join("; "),
+        Err(Unanswered::NoServer(reason)) => return Outcome::NotMade(reason.clone()),
+        Err(Unanswered::Failed(reason)) => {
+            return Some(Finding {
+                code: Code::new("SWY0501"),
+                level: Level::Error,
+                finding: "The API server does not answer this node, whose Services stay as they are"
+                    .to_owned(),
+                because: reason.clone(),
+                remedy: "see whether the address in the kubeconfig is right, whether the server runs, and what \
+                         lies between; it must be no cluster IP"
+                    .to_owned(),
+            })
+            .into();
+        }
+    };
+    Some(Finding {
+        code: Code::new("SWY0502"),
+        level: Level::Error,
+        finding: "The API server refuses what the proxy has to read".to_owned(),
+        because: refused,
+        remedy: "bind the proxy's account to the ClusterRole system:node-proxier, and see whether its credentials \
+                 are still valid"
+            .to_owned(),
+    })
+    .into()
+}
+
+/// Finds a clock that differs from the API server's.
+pub(super) fn clock(known: &Known) -> Outcome {
+    match known.cluster() {
+        Ok(Cluster { ahead: Some(ahead), .. }) => skew(*ahead).into(),
+        Ok(_) => Outcome::NotMade("the API server states no time".to_owned()),
+        Err(error) => Outcome::NotMade(error.reason().to_owned()),
+    }
+}
+
+fn skew(ahead: SignedDuration) -> Option<Finding> {
+    let how = if ahead.is_positive() { "behind" } else { "ahead of" };
+    (ahead.abs() > SKEW).then(|| Finding {
+        code: Code::new("SWY0503"),
+        level: Level::Warning,
+        finding: format!("The clock of this node is {} s {how} the API server's", ahead.abs().as_secs()),
+        because: "the Date of its answer differs: certificates and tokens may not be valid yet, or no more, and the \
+                  times of Events and of switchyard explain are wrong"
+            .to_owned(),
+        remedy: "have chrony or systemd-timesyncd set the clock (timedatectl status)".to_owned(),
+    })
+}
+
+/// Finds problems that the running proxy has itself, such as watches without news.
+pub(super) fn running(known: &Known) -> Outcome {
+    match known.problems() {
+        Err(error) => known.not_answered(&error),
+        // It is a finding of its own.
+        Ok(problems) => {
+            let is_other = |problem: &&String| !problem.starts_with("connection tracking");
+            let all: Vec<&str> = problems.iter().filter(is_other).map(String::as_str).collect();
+            (!all.is_empty())
+                .then(|| Finding {
+                    code: Code::new("SWY0504"),
+                    level: Level::Warning,
+                    finding: "The running proxy is behind the API server or the kernel".to_owned(),
+                    because: format!("it says: {}", all.join("; ")),
+                    remedy:
+                        "see its log and its page /status; what it has programmed goes on to serve"
+                            .to_owned(),
+                })
+                .into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_may_differ_by_seconds() {
+        let found = |seconds| skew(SignedDuration::from_secs(seconds)).map(|found| found.finding);
+        assert_eq!((found(30), found(-30)), (None, None));
+        assert_eq!(found(31).unwrap(), "The clock of this node is 31 s behind the API server's");
+        assert!(found(-90).unwrap().contains("90 s ahead of"));
+    }
+}

@@ -1,0 +1,242 @@
+//! Services as they are asked for, and what becomes of them here: node ports that nothing serves, a
+//! connection that fails, and rules that do otherwise.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use switchyard_core::{
+    error::ErrorChain,
+    explain::{Known as Facts, KnownService, Picture},
+    model::{Code, IpFamily, Protocol},
+    objects::{Event, Kind},
+    proxier::Mode,
+    state::FrontendAddress,
+    track::Tracker,
+};
+use switchyard_netlink::route;
+
+use super::{
+    Known, needs_privilege, not_readable,
+    report::{Finding, Level, Outcome},
+};
+use crate::{
+    config::settings::SourceSettings,
+    explain::{self, client::ClientError, snapshot::SnapshotError},
+    tracked, verify,
+};
+
+/// The longest wait for a connection.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The Services of which one is connected to: each cluster has one of them, and they bear it.
+const PROBED: [(&str, &str); 2] = [("default", "kubernetes"), ("kube-system", "kube-dns")];
+/// The times for which tables are read and evaluated, in an attempt; and how often a comparison is
+/// repeated: a sync may come between a snapshot and the reading.
+const COMPARE_FOR: Duration = Duration::from_secs(5);
+const ATTEMPTS: usize = 2;
+/// The most Services that a finding names.
+const MOST_NAMES: usize = 3;
+
+/// Why the running proxy has no picture.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PictureError {
+    /// It does not answer.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Its snapshot cannot be read.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+}
+
+/// Returns the Services that the running proxy knows.
+pub(super) fn of_running(known: &Known) -> Result<Picture, PictureError> {
+    let mut text = Vec::new();
+    explain::client::snapshot(&known.socket, &mut text)?;
+    Ok(explain::snapshot::read(&text[..])?)
+}
+
+/// Returns the Services that the running proxy knows, or else those that the configuration leads
+/// to.
+///
+/// # Errors
+/// If there are none, with the reason in words.
+pub(super) fn picture(known: &Known) -> Result<Picture, String> {
+    if let Ok(picture) = of_running(known) {
+        return Ok(picture);
+    }
+    let settings = known.loaded.with_mode(known.likely_mode());
+    let settings = settings.map_err(|error| ErrorChain(&error).to_string())?;
+    let profile = switchyard_nft::PROFILE;
+    let mut tracker = match &settings.source {
+        SourceSettings::Manifests(directory) => {
+            tracked::tracked(&settings, directory, &profile, &mut io::sink())
+                .map_err(|error| ErrorChain(&error).to_string())?
+        }
+        _ => {
+            let cluster = known.cluster().as_ref();
+            let cluster = cluster.map_err(|error| {
+                format!("no proxy of this program answers, nor an API server: {}", error.reason())
+            })?;
+            let mut tracker = Tracker::new(settings.node.clone());
+            tracker.set_capabilities(profile.capabilities, profile.mode);
+            let listed = Kind::ALL.map(Event::Listed);
+            cluster.objects.iter().cloned().chain(listed).for_each(|event| {
+                tracker.apply(event);
+            });
+            tracker
+        }
+    };
+    let addresses = route::interface_addresses();
+    let addresses = addresses.map_err(|error| ErrorChain(&error).to_string())?;
+    tracker.set_interface_addresses(addresses.iter().copied());
+    tracker.resolve();
+    let services = tracker.names().filter_map(|name| tracker.service(name)).collect();
+    Ok(Picture { node: Facts::node(&tracker), services })
+}
+
+/// The frontends of a Service in a family, with their ports and protocol.
+fn frontends(
+    service: &KnownService,
+) -> impl Iterator<Item = (IpFamily, Protocol, FrontendAddress, u16)> + '_ {
+    let resolved = service.ports.iter().filter_map(|port| port.resolved.as_ref());
+    resolved.flat_map(|port| {
+        let (family, protocol) = (port.id.family, port.id.name.protocol);
+        port.frontends.iter().map(move |front| (family, protocol, front.at, front.port))
+    })
+}
+
+/// Finds node ports that no address of the node serves.
+pub(super) fn node_ports(known: &Known) -> Outcome {
+    let (picture, addresses) = match (known.picture(), route::interface_addresses()) {
+        (Ok(picture), Ok(addresses)) => (picture, addresses),
+        (Err(reason), _) => return Outcome::NotMade(reason.clone()),
+        (_, Err(error)) => return not_readable(&error),
+    };
+    let finding = |family: IpFamily| {
+        let asks = |service: &&KnownService| {
+            let is_one = |(of, _, at, _)| of == family && at == FrontendAddress::NodePort;
+            frontends(service).any(is_one)
+        };
+        let asking: Vec<String> =
+            picture.services.iter().filter(asks).map(|one| one.name.to_string()).collect();
+        let is_reachable = |ip: &&IpAddr| match ip {
+            IpAddr::V4(ip) => !ip.is_loopback(),
+            IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+        };
+        let own: Vec<&IpAddr> =
+            addresses.iter().filter(|ip| IpFamily::of(ip) == family).filter(is_reachable).collect();
+        let served = picture.node.settings.node_ports.get(family);
+        let is_served = own.iter().any(|ip| served.contains(**ip));
+        (!asking.is_empty() && !own.is_empty() && !is_served).then(|| Finding {
+            code: Code::new("SWY0409"),
+            level: Level::Warning,
+            finding: format!(
+                "No address of this node serves {family} node ports, for which {} ask",
+                named(&asking)
+            ),
+            because: format!(
+                "nodePortAddresses leaves out all that the interfaces have: {}",
+                own.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ),
+            remedy: "have nodePortAddresses name primary, or a network of these addresses"
+                .to_owned(),
+        })
+    };
+    Outcome::Made(IpFamily::ALL.into_iter().filter_map(finding).collect())
+}
+
+/// The first names, and the number of others.
+fn named(all: &[String]) -> String {
+    let (first, others) = all.split_at(all.len().min(MOST_NAMES));
+    match others.len() {
+        0 => first.join(", "),
+        more => format!("{} and {more} other Services", first.join(", ")),
+    }
+}
+
+/// Finds a Service of every cluster that this node cannot connect to.
+pub(super) fn probe(known: &Known) -> Outcome {
+    if !known.proxies.serves() {
+        return Outcome::NotMade("no proxy serves this node".to_owned());
+    }
+    let picture = match known.picture() {
+        Ok(picture) => picture,
+        Err(reason) => return Outcome::NotMade(reason.clone()),
+    };
+    let address = |(namespace, name): (&str, &str)| {
+        let is_meant =
+            |one: &&KnownService| &*one.name.namespace == namespace && &*one.name.name == name;
+        let service = picture.services.iter().find(is_meant)?;
+        frontends(service).find_map(|(_, protocol, at, port)| match at {
+            FrontendAddress::ClusterIp(ip) if protocol == Protocol::Tcp => {
+                Some((&service.name, SocketAddr::new(ip, port)))
+            }
+            _ => None,
+        })
+    };
+    let Some((name, address)) = PROBED.into_iter().find_map(address) else {
+        let [one, other] = PROBED.map(|(namespace, name)| format!("{namespace}/{name}"));
+        return Outcome::NotMade(format!("neither {one} nor {other} has a port of TCP"));
+    };
+    match TcpStream::connect_timeout(&address, PATIENCE) {
+        Ok(_) => None.into(),
+        // Without privileges, it serves at other addresses.
+        Err(_) if known.likely_mode() == Mode::USERSPACE => {
+            Outcome::NotMade("in userspace mode, cluster IPs may not lead to the proxy".to_owned())
+        }
+        Err(error) => Some(Finding {
+            code: Code::new("SWY0408"),
+            level: Level::Error,
+            finding: format!("This node cannot connect to {name} at {address}"),
+            because: match error.kind() {
+                io::ErrorKind::TimedOut => format!("nothing answered for {} s", PATIENCE.as_secs()),
+                _ => format!("the connection failed: {error}"),
+            },
+            remedy: format!(
+                "switchyard explain {name} has the endpoints and what is wrong with them"
+            ),
+        })
+        .into(),
+    }
+}
+
+/// Finds rules that do otherwise than the running proxy means.
+pub(super) fn as_meant(known: &Known) -> Outcome {
+    if !known.is_privileged {
+        return needs_privilege();
+    }
+    let mut attempts = 0;
+    let report = loop {
+        let Picture { node, services } = match of_running(known) {
+            Ok(picture) => picture,
+            Err(PictureError::Client(error)) => return known.not_answered(&error),
+            Err(error) => return not_readable(&error),
+        };
+        let limits = (COMPARE_FOR, COMPARE_FOR);
+        match verify::compare_with(&known.loaded.settings, &node, &services, limits) {
+            Err(error) => return not_readable(error.as_ref()),
+            Ok(report) if report.is_equal() => return None.into(),
+            Ok(report) if attempts == ATTEMPTS => break report,
+            Ok(_) => attempts += 1,
+        }
+    };
+    let Some(example) = report.unmeant().find(|one| one.understood) else {
+        let (seconds, count) = (COMPARE_FOR.as_secs(), report.different);
+        return Outcome::NotMade(format!(
+            "rules for {count} kinds of packets are not understood, or not within {seconds} s"
+        ));
+    };
+    Some(Finding {
+        code: Code::new("SWY0305"),
+        level: Level::Error,
+        finding: "The kernel's rules do otherwise than the proxy means".to_owned(),
+        because: format!(
+            "{} of {} kinds of packets differ: {example}",
+            report.different, report.classes
+        ),
+        remedy: "switchyard verify shows all; the proxy's log, who made them".to_owned(),
+    })
+    .into()
+}

@@ -1,0 +1,119 @@
+//! `switchyard doctor` asks the API server and the running proxy, and looks what becomes of Services.
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    os::unix::net::UnixListener,
+    thread,
+};
+
+use api_standin::Resource;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    doctor::{Examined, examine, node},
+    manifests::{Manifests, NODE, service, slice},
+    namespace::HEALTH,
+    standin::{Cluster, run},
+};
+
+/// The checks that were not made, with the reasons.
+fn not_made(found: &Examined) -> Vec<(&str, &str)> {
+    let all = found.report["notChecked"].as_array().unwrap().iter();
+    all.map(|one| (one["check"].as_str().unwrap(), one["reason"].as_str().unwrap())).collect()
+}
+
+fn kubernetes() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "kubernetes", "namespace": "default"},
+        "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
+            "ipFamilies": ["IPv4"], "ports": [{"port": 443, "protocol": "TCP", "nodePort": 30443}]}
+    })
+}
+
+#[test]
+fn the_api_server_and_node_ports_are_looked_at_without_a_proxy() {
+    run(|namespace| async move {
+        namespace.0.sysctl(&[("ipv4/ip_forward", "1")]).unwrap();
+        let cluster = Cluster::start().await;
+        cluster.server.store().apply(kubernetes());
+        let arguments = cluster.arguments();
+        let look = |more: &[&str]| {
+            let all = [&arguments.each_ref().map(String::as_str)[..], more].concat();
+            examine(&namespace, &all)
+        };
+        let found = tokio::task::block_in_place(|| look(&[]));
+        assert_eq!((found.status, found.codes()), (0, vec![]), "{}", found.report);
+        let names: Vec<&str> = not_made(&found).iter().map(|(check, _)| *check).collect();
+        assert_eq!(names, ["running proxy", "rules as meant", "probe"], "{}", found.report);
+        let found = tokio::task::block_in_place(|| look(&["--nodeport-addresses=203.0.113.0/24"]));
+        assert_eq!((found.status, found.codes()), (1, vec!["SWY0409"]), "{}", found.report);
+        assert!(found.text("SWY0409", "finding").contains("default/kubernetes ask"));
+
+        cluster.server.faults().forbid(Resource::EndpointSlices, true);
+        let found = tokio::task::block_in_place(|| look(&[]));
+        assert_eq!((found.status, found.codes()), (2, vec!["SWY0502"]), "{}", found.report);
+        assert!(
+            found.text("SWY0502", "because").starts_with("list EndpointSlice: 403 Forbidden (")
+        );
+        cluster.server.faults().refuse_connections(true);
+        cluster.server.faults().cut_connections();
+        let found = tokio::task::block_in_place(|| look(&[]));
+        assert_eq!((found.status, found.codes()), (2, vec!["SWY0501"]), "{}", found.report);
+    });
+}
+
+#[test]
+fn a_running_proxy_is_asked_and_its_services_tried() {
+    let namespace = node();
+    namespace.0.ip("route add 10.96.0.0/16 dev lo").unwrap();
+    let manifests = Manifests::new(&format!(
+        "{NODE}{}{}",
+        service("kubernetes", "clusterIP: 10.96.0.1, ports: [{port: 443}]")
+            .replace("namespace: shop", "namespace: default"),
+        slice("kubernetes", "8443", "{addresses: [192.0.2.1]}")
+            .replace("namespace: shop", "namespace: default"),
+    ));
+    let directory = TempDir::new().unwrap();
+    let flag = format!("--local-socket={}", directory.path().join("p.sock").display());
+    let _program = manifests.start(&namespace, &["--proxy-mode=nftables", &flag]);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let listener = namespace.0.run(|| TcpListener::bind("192.0.2.1:8443")).unwrap().unwrap();
+    let found = examine(&namespace, &[&flag]);
+    assert_eq!((found.status, found.codes()), (0, vec![]), "{}", found.report);
+    let names: Vec<&str> = not_made(&found).iter().map(|(check, _)| *check).collect();
+    assert_eq!(names, ["API server", "clock"], "{}", found.report);
+    drop(listener);
+    let found = examine(&namespace, &[&flag]);
+    assert_eq!((found.status, found.codes()), (2, vec!["SWY0408"]), "{}", found.report);
+    assert!(found.text("SWY0408", "because").contains("refused"));
+    // Elsewhere, the kernel has nothing of what this proxy means.
+    let found = examine(&node(), &[&flag]);
+    assert_eq!(found.codes(), ["SWY0305"], "{}", found.report);
+}
+
+#[test]
+fn problems_of_the_running_proxy_are_found() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("p.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut asked = String::new();
+            stream.read_to_string(&mut asked).unwrap();
+            let problems =
+                ["connection tracking is 90 % full", "no news of Node objects for 400 s"];
+            let answer = match asked.trim() {
+                "\"status\"" => json!({"answer": {"problems": problems}}),
+                _ => json!({"error": "no"}),
+            };
+            writeln!(stream, "{answer}").unwrap();
+        }
+    });
+    let found = examine(&node(), &[&format!("--local-socket={}", path.display())]);
+    assert_eq!((found.status, found.codes()), (1, vec!["SWY0504"]), "{}", found.report);
+    assert_eq!(found.text("SWY0504", "because"), "it says: no news of Node objects for 400 s");
+}
