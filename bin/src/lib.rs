@@ -43,6 +43,7 @@ mod comparison;
 mod config;
 mod doctor;
 mod explain;
+mod flowtable;
 mod klog;
 mod local_socket;
 mod logging;

@@ -64,7 +64,7 @@ use crate::{
         service_flows::ServiceFlows,
         top::TopSources,
     },
-    local_socket, logging,
+    flowtable, local_socket, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     objects::ClientLink,
@@ -232,6 +232,7 @@ pub fn run(
         let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
         tokio::spawn(table);
         counting.map(tokio::spawn);
+        accelerate(mode, settings.flowtable_devices.clone());
         answering.map(tokio::spawn);
         tokio::select! {
             () = proxy.ended() => RunError::Engine,
@@ -268,6 +269,18 @@ pub fn run(
     // The remaining tasks need not end before the program does.
     runtime.shutdown_background();
     Err(error)
+}
+
+/// Has the kernel forward connections between these devices past the rules, if there are any.
+fn accelerate(mode: Mode, devices: Vec<String>) {
+    if devices.is_empty() {
+        return;
+    }
+    if matches!(mode, Mode::NFTABLES | Mode::IPTABLES) {
+        tokio::spawn(flowtable::follow(devices));
+    } else {
+        tracing::warn!(%mode, "--flowtable-devices has no effect in this mode");
+    }
 }
 
 /// Opens the local socket, without which proxying goes on.

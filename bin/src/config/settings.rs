@@ -208,6 +208,8 @@ pub struct Settings {
     pub conntrack: Option<ConntrackSettings>,
     /// The period of counts of conntrack's entries by Service, or `None` for no counts.
     pub conntrack_services: Option<Duration>,
+    /// The devices of the flowtable, by names that may end with a star.
+    pub flowtable_devices: Vec<String>,
     /// The OOM score adjustment of this process, or `None` to leave the adjustment alone.
     pub oom_score_adj: Option<i32>,
     /// The configuration file, if there is one.
@@ -265,6 +267,8 @@ pub struct FlagOnlySettings {
     pub ipvs_drain_limit: Option<Duration>,
     /// `--conntrack-services-period`, unless it is zero.
     pub conntrack_services: Option<Duration>,
+    /// `--flowtable-devices`
+    pub flowtable_devices: Vec<String>,
     /// `--ipvs-run-estimation`
     pub ipvs_run_estimation: Option<bool>,
     /// `--userspace-capture` and the other flags of userspace mode.
@@ -382,6 +386,7 @@ impl Settings {
             conntrack: (flag_only.manifests.is_none() || flag_only.conntrack_was_named)
                 .then(|| conntrack(&config.conntrack, flag_only.conntrack_was_named)),
             conntrack_services: flag_only.conntrack_services,
+            flowtable_devices: flag_only.flowtable_devices.clone(),
             oom_score_adj: config.oom_score_adj.filter(|_| flag_only.manifests.is_none()),
             config_file: flag_only.config_file.clone(),
         })

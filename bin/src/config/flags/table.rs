@@ -89,6 +89,9 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("conntrack-services-period", Limit, "0s", Program,
         "How often to count the entries of connection tracking by Service, which reads the whole table, at most \
          every 10s; the metrics name the ten largest Services; 0 for never").status(Status::Ours),
+    Flag::new("flowtable-devices", Text, "", Program,
+        "The devices, such as eth0,veth*, between which the kernel forwards packets of Services' connections past all \
+         rules, in nftables and iptables mode; if empty, all packets pass the rules").status(Status::Ours),
     // The API server.
     Flag::new("master", Text, "", Program,
         "The URL of the API server; overrides the URL in the kubeconfig"),

@@ -209,6 +209,11 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             .and_then(|text| text.parse::<GoDuration>().ok())
             .map(GoDuration::to_std)
             .filter(|period| !period.is_zero()),
+        flowtable_devices: flags
+            .text("flowtable-devices")
+            .map(|names| names.split(',').map(|name| name.trim().to_owned()).collect())
+            .map(|names: Vec<_>| names.into_iter().filter(|name| !name.is_empty()).collect())
+            .unwrap_or_default(),
         ipvs_run_estimation: flags.text("ipvs-run-estimation").and_then(|word| word.parse().ok()),
         userspace: UserspaceSettings {
             capture: flags

@@ -52,6 +52,8 @@ pub mod message {
     pub const GET_GENERATION: u8 = 16;
     /// `NFT_MSG_TRACE`
     pub const TRACE: u8 = 17;
+    /// `NFT_MSG_NEWFLOWTABLE`
+    pub const NEW_FLOWTABLE: u8 = 22;
 }
 
 /// Attributes of tables.
@@ -90,6 +92,28 @@ pub mod chain {
     pub const HOOK_PRIORITY: u16 = 2;
     /// `NF_ACCEPT`
     pub const POLICY_ACCEPT: u32 = 1;
+}
+
+/// Attributes of flowtables, and of the hook in one.
+pub mod flowtable {
+    /// `NFTA_FLOWTABLE_TABLE`
+    pub const TABLE: u16 = 1;
+    /// `NFTA_FLOWTABLE_NAME`
+    pub const NAME: u16 = 2;
+    /// `NFTA_FLOWTABLE_HOOK`
+    pub const HOOK: u16 = 3;
+    /// `NFTA_FLOWTABLE_FLAGS`
+    pub const FLAGS: u16 = 7;
+    /// `NFT_FLOWTABLE_COUNTER`
+    pub const FLAG_COUNTER: u32 = 2;
+    /// `NFTA_FLOWTABLE_HOOK_NUM`
+    pub const HOOK_NUMBER: u16 = 1;
+    /// `NFTA_FLOWTABLE_HOOK_PRIORITY`
+    pub const HOOK_PRIORITY: u16 = 2;
+    /// `NFTA_FLOWTABLE_HOOK_DEVS`
+    pub const HOOK_DEVICES: u16 = 3;
+    /// `NF_NETDEV_INGRESS`
+    pub const INGRESS: u32 = 0;
 }
 
 /// Attributes of rules.
@@ -304,6 +328,20 @@ pub mod expression {
     pub const BITWISE_MASK: u16 = 4;
     /// `NFTA_BITWISE_XOR`
     pub const BITWISE_XOR: u16 = 5;
+    /// `NFTA_BYTEORDER_SREG`
+    pub const BYTEORDER_SREG: u16 = 1;
+    /// `NFTA_BYTEORDER_DREG`
+    pub const BYTEORDER_DREG: u16 = 2;
+    /// `NFTA_BYTEORDER_OP`
+    pub const BYTEORDER_OP: u16 = 3;
+    /// `NFTA_BYTEORDER_LEN`
+    pub const BYTEORDER_LEN: u16 = 4;
+    /// `NFTA_BYTEORDER_SIZE`
+    pub const BYTEORDER_SIZE: u16 = 5;
+    /// `NFT_BYTEORDER_HTON`
+    pub const BYTEORDER_HTON: u32 = 1;
+    /// `NFTA_FLOW_TABLE_NAME`
+    pub const FLOW_OFFLOAD_TABLE: u16 = 1;
     /// `NFTA_META_DREG`
     pub const META_DREG: u16 = 1;
     /// `NFTA_META_KEY`
@@ -340,6 +378,8 @@ pub mod expression {
     pub const CT_STATUS: u32 = 2;
     /// `NFT_CT_PROTO_DST`
     pub const CT_PROTO_DST: u32 = 12;
+    /// `NFT_CT_PKTS`
+    pub const CT_PACKETS: u32 = 14;
     /// `NFT_CT_SRC_IP`
     pub const CT_SRC_IP: u32 = 19;
     /// `NFT_CT_DST_IP`
@@ -348,6 +388,8 @@ pub mod expression {
     pub const CT_SRC_IP6: u32 = 21;
     /// `NFT_CT_DST_IP6`
     pub const CT_DST_IP6: u32 = 22;
+    /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)`
+    pub const CT_STATE_ESTABLISHED: u32 = 2;
     /// `NF_CT_STATE_BIT(IP_CT_NEW)`
     pub const CT_STATE_NEW: u32 = 8;
     /// `IPS_DST_NAT`

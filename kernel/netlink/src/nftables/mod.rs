@@ -1,11 +1,14 @@
 //! Requests to nf_tables of several crates, and the numbers of its interface ([`abi`]).
 
 pub mod abi;
+mod flow_table;
 mod gates;
 mod listing;
+mod owned;
 pub mod trace;
 
 use self::abi::{generation, message};
+pub use self::flow_table::{FLOW_TABLE, FlowTable};
 pub use self::gates::{ChainName, Chains, ClosedGate, Hook, NewFlow};
 use crate::{Error, Reply, Socket, Writer, flags, nfnetlink};
 

@@ -2,20 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::list::abi::link::{self, BRIDGE, HEADER, INFO, INFO_KIND, NAME};
 use crate::{Attribute, Error, Message, Socket, Writer, flags};
 
-/// `RTM_GETLINK`
-const GET_LINK: u16 = 18;
-/// The length of `struct ifinfomsg`, of which bytes 4 to 7 are the index.
-const HEADER: usize = 16;
-/// `IFLA_IFNAME`
-const NAME: u16 = 3;
 /// `IFLA_MASTER`
 const MASTER: u16 = 10;
-/// `IFLA_LINKINFO`
-const INFO: u16 = 18;
-/// `IFLA_INFO_KIND`
-const INFO_KIND: u16 = 1;
 /// `IFLA_INFO_DATA`
 const INFO_DATA: u16 = 2;
 /// `IFLA_BR_NF_CALL_IPTABLES`
@@ -43,7 +34,7 @@ pub fn bridges_of_veths() -> Result<Vec<Bridge>, Error> {
     let found: Found = socket.dump(
         |sequence| {
             let mut writer = Writer::new();
-            writer.message(GET_LINK, flags::DUMP, sequence, |w| w.raw(&[0; HEADER]));
+            writer.message(link::GET, flags::DUMP, sequence, |w| w.raw(&link::NO_INDEX));
             writer.as_slice().to_vec()
         },
         |found: &mut Found, message| found.add(message).ok_or(Error::Malformed("a device")),
@@ -64,7 +55,7 @@ impl Found {
         let find = |kind| message.attributes(HEADER).find_kind(kind);
         let in_info = |kind| find(INFO)?.nested().find_kind(kind);
         match in_info(INFO_KIND).and_then(|kind| kind.str()) {
-            Some("bridge") => {
+            Some(BRIDGE) => {
                 let option = in_info(INFO_DATA)
                     .and_then(|data| data.nested().find_kind(CALL_IPTABLES)?.u8());
                 let name = find(NAME)?.str()?.to_owned();

@@ -10,12 +10,14 @@
 //!   their networks.
 //! - [`LocalDelivery`]: a rule that has marked packets delivered to this host;
 //!   [`DeliveryAnnouncements`]: what is announced of both.
+//! - [`DeviceFollower`]: the names of all devices, as they come and go.
 //! - [`interface_name`]: the name of an interface.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 
 mod announcements;
 mod bridge;
 mod device;
+mod devices;
 mod follower;
 mod link_name;
 mod link_type;
@@ -26,6 +28,7 @@ pub use self::{
     announcements::{AddressAnnouncements, SharedAddresses},
     bridge::{Bridge, bridges_of_veths},
     device::{DeviceError, DummyDevice},
+    devices::DeviceFollower,
     follower::{AddressError, AddressFollower},
     link_name::interface_name,
     link_type::has_link_type,

@@ -5,8 +5,11 @@ use std::{
     time::Duration,
 };
 
-use super::super::abi::{chain, data, element, expression, message, rule, set, table};
-use crate::{Error, Socket, Writer, flags, nfnetlink};
+use super::super::{
+    abi::{chain, data, element, expression, message, rule, set},
+    owned::{Batch, express},
+};
+use crate::{Error, Socket, Writer, flags};
 
 /// The chains that mark packets: those that come in, and those that the node sends.
 pub const MARKING: [&str; 2] = ["prerouting", "output"];
@@ -61,20 +64,14 @@ impl TraceTable {
     /// which has no tables that belong to a socket.
     pub fn add(name: &str, flow: &TracedFlow, rate: u32, time: Duration) -> Result<Self, Error> {
         let mut owner = Socket::open(libc::NETLINK_NETFILTER)?;
-        let mut batch = Batch { family: family(flow), first: owner.sequences(20), count: 0, name };
-        let mut writer = Writer::new();
-        let first = batch.next();
-        nfnetlink::batch_begin(&mut writer, nfnetlink::subsystem::NFTABLES, first, None);
-        batch.add(&mut writer, message::NEW_TABLE, 0, |w, name| {
-            w.string(table::NAME, name);
-            w.be32(table::FLAGS, table::FLAG_OWNER);
-        });
-        add_set(&mut batch, &mut writer, flow, time);
+        let mut batch = Batch::new(&mut owner, family(flow), name, 20);
+        batch.add_table();
+        add_set(&mut batch, flow, time);
         let [incoming, outgoing] = MARKING;
         for (chain, hook, priority) in
             [(incoming, 0, FIRST), (outgoing, 3, FIRST), (RECEIVED, 1, LAST), (SENT, 4, LAST)]
         {
-            batch.add(&mut writer, message::NEW_CHAIN, 0, |w, name| {
+            batch.add(message::NEW_CHAIN, flags::EXCLUSIVE, |w, name| {
                 w.string(chain::TABLE, name);
                 w.string(chain::NAME, chain);
                 w.nest(chain::HOOK, |w| {
@@ -85,48 +82,21 @@ impl TraceTable {
             });
         }
         for chain in MARKING {
-            batch.add(&mut writer, message::NEW_RULE, flags::APPEND, |w, name| {
+            batch.add(message::NEW_RULE, flags::EXCLUSIVE | flags::APPEND, |w, name| {
                 w.string(rule::TABLE, name);
                 w.string(rule::CHAIN, chain);
                 w.nest(rule::EXPRESSIONS, |w| mark(w, flow, rate, chain == incoming));
             });
         }
-        let acked = batch.first.wrapping_add(batch.count - 1);
-        let end = batch.next();
-        nfnetlink::batch_end(&mut writer, nfnetlink::subsystem::NFTABLES, end);
-        match owner.batch(writer.as_slice(), acked)?.into_iter().next() {
-            Some(refused) => Err(Error::Kernel(refused)),
+        match batch.commit(&mut owner)?.into_iter().next() {
+            Some((_, refused)) => Err(Error::Kernel(refused)),
             None => Ok(Self { _owner: owner }),
         }
     }
 }
 
-/// Messages of one table.
-struct Batch<'a> {
-    family: u8,
-    first: u32,
-    count: u32,
-    name: &'a str,
-}
-
-impl Batch<'_> {
-    fn next(&mut self) -> u32 {
-        self.count += 1;
-        self.first.wrapping_add(self.count - 1)
-    }
-
-    fn add(&mut self, w: &mut Writer, kind: u8, more: u16, fill: impl FnOnce(&mut Writer, &str)) {
-        let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, kind);
-        let all = flags::CREATE | flags::EXCLUSIVE | flags::ACK | more;
-        w.message(kind, all, self.next(), |w| {
-            nfnetlink::header(w, self.family, 0);
-            fill(w, self.name);
-        });
-    }
-}
-
-fn family(flow: &TracedFlow) -> u8 {
-    (if flow.to.is_ipv4() { libc::NFPROTO_IPV4 } else { libc::NFPROTO_IPV6 }) as u8
+fn family(flow: &TracedFlow) -> i32 {
+    if flow.to.is_ipv4() { libc::NFPROTO_IPV4 } else { libc::NFPROTO_IPV6 }
 }
 
 /// The parts of the set's key: protocol, destination, port, and the client if there is one.
@@ -143,7 +113,7 @@ fn key(flow: &TracedFlow) -> Vec<u8> {
     key
 }
 
-fn add_set(batch: &mut Batch<'_>, writer: &mut Writer, flow: &TracedFlow, time: Duration) {
+fn add_set(batch: &mut Batch<'_>, flow: &TracedFlow, time: Duration) {
     /// The number of the set in the batch.
     const ID: u32 = 1;
     /// The types of nft (`enum datatypes`), of six bits each.
@@ -152,7 +122,7 @@ fn add_set(batch: &mut Batch<'_>, writer: &mut Writer, flow: &TracedFlow, time: 
     let address = if flow.to.is_ipv4() { 7 } else { 8 };
     let fields = [PROTOCOL, address, PORT].into_iter().chain(flow.client.map(|_| address));
     let key = key(flow);
-    batch.add(writer, message::NEW_SET, 0, |w, name| {
+    batch.add(message::NEW_SET, flags::EXCLUSIVE, |w, name| {
         w.string(set::TABLE, name);
         w.string(set::NAME, FLOW);
         w.be32(set::FLAGS, set::FLAG_TIMEOUT);
@@ -160,7 +130,7 @@ fn add_set(batch: &mut Batch<'_>, writer: &mut Writer, flow: &TracedFlow, time: 
         w.be32(set::KEY_LEN, key.len() as u32);
         w.be32(set::ID, ID);
     });
-    batch.add(writer, message::NEW_ELEMENT, 0, |w, name| {
+    batch.add(message::NEW_ELEMENT, flags::EXCLUSIVE, |w, name| {
         w.string(element::TABLE, name);
         w.string(element::SET, FLOW);
         w.be32(element::SET_ID, ID);
@@ -222,12 +192,5 @@ fn mark(w: &mut Writer, flow: &TracedFlow, rate: u32, is_incoming: bool) {
     express(w, "meta", |w| {
         w.be32(expression::META_KEY, expression::META_NFTRACE);
         w.be32(expression::META_SREG, REGISTER);
-    });
-}
-
-fn express(w: &mut Writer, name: &str, fill: impl FnOnce(&mut Writer)) {
-    w.nest(super::super::abi::LIST_ELEMENT, |w| {
-        w.string(expression::NAME, name);
-        w.nest(expression::DATA, fill);
     });
 }
