@@ -82,6 +82,16 @@ percentile() {
         }' "$work/before" "$work/after"
 }
 
+# The mean of a histogram, of what came between two readings, in milliseconds.
+mean() {
+    awk -v name="$1" '
+        index($0, name "_sum") == 1 || index($0, name "_count") == 1 {
+            is_sum = index($0, name "_sum") == 1
+            sum[is_sum] += FNR == NR ? -$2 : $2
+        }
+        END { if (sum[0] > 0) printf "%.2g", 1000 * sum[1] / sum[0]; else printf "-" }' "$work/before" "$work/after"
+}
+
 # Measures one program with one shape, and prints the fields of a row.
 measure() {
     program=$1 histogram=$2 shape=$3
@@ -96,7 +106,7 @@ measure() {
         --ipvs-sync-period 5s --ipvs-min-sync-period 0s --healthz-bind-address 127.0.0.1:10256 "$@" >"$log" 2>&1 &
     proxy=$! processes="$processes $!"
     if ! until_true has_synced; then
-        printf '%s|> %s|%s|%s|%s|%s|-|-|-|-\n' "$shape" "$limit" "$(calc %.2f "$(cpu)")" "$(mib VmRSS)" "$(mib VmHWM)" \
+        printf '%s|> %s|%s|%s|%s|%s|-|-|-|-|-|-\n' "$shape" "$limit" "$(calc %.2f "$(cpu)")" "$(mib VmRSS)" "$(mib VmHWM)" \
             $(($(kernel) - slab))
         end_measure
         return
@@ -111,8 +121,10 @@ measure() {
     sleep "$(calc %.2f "$changes * 0.02")"
     until_true has_counted "$histogram" || true
     each=$(calc %.2f "1000 * ($(cpu) - $quiet) / $changes")
-    printf '%s|%s|%s|%s|%s|%s|%s|%s|%s|%s\n' "$shape" "$synced" "$(calc %.2f "$used")" "$settled" "$peak" "$slab" \
-        "$idle" "$(percentile "$histogram" 0.5)" "$(percentile "$histogram" 0.99)" "$each"
+    programming=kubeproxy_network_programming_duration_seconds
+    printf '%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s\n' "$shape" "$synced" "$(calc %.2f "$used")" "$settled" "$peak" "$slab" \
+        "$idle" "$(percentile "$histogram" 0.5)" "$(percentile "$histogram" 0.99)" "$each" \
+        "$(percentile $programming 0.99)" "$(mean $programming)"
     end_measure
 }
 end_measure() {
@@ -122,11 +134,11 @@ end_measure() {
     if [ "$mode" = nftables ]; then nft flush ruleset; else "$program" --cleanup >>"$log" 2>&1; fi
 }
 
-columns='shape|synced s|CPU s|settled MiB|peak MiB|kernel MiB|idle ms|p50 ms|p99 ms|CPU ms'
-row() { printf '%-24s %9s %7s %12s %9s %11s %8s %7s %7s %7s\n' "$@"; }
+columns='shape|synced s|CPU s|settled MiB|peak MiB|kernel MiB|idle ms|p50 ms|p99 ms|CPU ms|SLI ms|gone ms'
+row() { printf '%-24s %9s %7s %12s %9s %11s %8s %7s %7s %7s %7s %7s\n' "$@"; }
 rows() {
-    while IFS='|' read -r shape synced used settled peak slab idle p50 p99 each; do
-        row "$shape" "$synced" "$used" "$settled" "$peak" "$slab" "$idle" "$p50" "$p99" "$each"
+    while IFS='|' read -r shape synced used settled peak slab idle p50 p99 each sli gone; do
+        row "$shape" "$synced" "$used" "$settled" "$peak" "$slab" "$idle" "$p50" "$p99" "$each" "$sli" "$gone"
     done
 }
 echo "$columns" | rows
@@ -145,7 +157,7 @@ fi
 # The same as a page.
 table() {
     echo "$columns" | sed 's/|/ | /g; s/^/| /; s/$/ |/'
-    echo '|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|'
+    echo '|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|'
     sed 's/|/ | /g; s/^/| /; s/$/ |/' "$1"
 }
 plot() {
@@ -199,6 +211,11 @@ plot "$@" >"$plot"
 - **idle**: CPU time of five seconds in which nothing changes.
 - Then 50 EndpointSlices change in a second, each of another Service: **p50**, **p99** are the times from the arrival of
   a change to its commit (`switchyard_change_latency_seconds`, interpolated), **CPU** is the time that one change costs.
+- **SLI**: network programming latency as ClusterLoader2 computes it, the p99 of `kubeproxy_network_programming_duration_seconds`.
+  Its first bucket ends at 250 ms, in which all may lie: then it is 248. **gone**: the mean of the same, which no bucket
+  rounds. Each change moves an endpoint, so that this is how long connections still went to one after the API server
+  had its removal, without what the cluster takes before that. The time that another program waits for the kernel's
+  lock meanwhile is measured by `cargo bench -p switchyard-nft --bench disturbed`.
 - Machines differ, and shared ones are noisy: compare figures of one run.
 END
 } >"$DOC"

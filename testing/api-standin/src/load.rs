@@ -5,6 +5,7 @@
 
 use std::{net::Ipv4Addr, ops::Range, time::Duration};
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::store::Store;
@@ -153,7 +154,10 @@ pub async fn change(store: &Store, services: usize, interval: Duration) {
         ticks.tick().await;
         // Far from each other, as a prime is no divisor.
         let index = round.wrapping_mul(7919) % services.max(1);
-        store.apply(slice(index, 0, &[MOST_ENDPOINTS + round % MOST_ENDPOINTS]));
+        let mut slice = slice(index, 0, &[MOST_ENDPOINTS + round % MOST_ENDPOINTS]);
+        // As the cluster's own controller has it, which knows whole seconds only.
+        slice["metadata"]["annotations"] = json!({"endpoints.kubernetes.io/last-change-trigger-time": Timestamp::now().to_string()});
+        store.apply(slice);
     }
 }
 
