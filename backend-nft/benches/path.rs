@@ -1,4 +1,4 @@
-//! What a new connection costs above a direct one, taken apart by what the kernel does for it.
+//! The cost of a new connection above a direct one, taken apart by what the kernel does for it.
 //!
 //! `cargo bench -p switchyard-nft --bench path [-- SERVICES ENDPOINTS]`, as root: everything happens
 //! in network namespaces of its own threads. Times are those of `connect` by TCP at the loopback
@@ -23,7 +23,7 @@ use test_netns::{in_namespace, run, run_with};
 const ROUNDS: usize = 5;
 const CONNECTIONS: u8 = 250;
 
-/// What is measured, in this order. Each of the first adds to the one before; the last take away.
+/// The measured paths, in this order. Each of the first adds to the one before; the last take away.
 const STAGES: [(&str, bool, Do); 9] = [
     ("direct, no tables", false, Do::Nothing),
     (

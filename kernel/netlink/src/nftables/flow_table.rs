@@ -18,8 +18,8 @@ const PACKETS: u64 = 20;
 const REGISTER: u32 = 1;
 
 /// A table with a flowtable, and the rule that puts connections there: those that have a translated
-/// destination and an answer, and more than 20 packets. The kernel removes the table when this value
-/// is dropped, or when the process ends in whatever way; other programs cannot change it. The
+/// destination and an answer, and more than 20 packets. The kernel removes the table when this
+/// value is dropped, or when the process ends in whatever way; other programs cannot change it. The
 /// connections then go on by the rules.
 #[derive(Debug)]
 pub struct FlowTable {

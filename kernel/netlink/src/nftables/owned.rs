@@ -30,7 +30,8 @@ impl<'a> Batch<'a> {
         });
     }
 
-    /// Adds a message with flags besides those of a new object, and returns its number in the batch.
+    /// Adds a message with flags besides those of a new object, and returns its number in the
+    /// batch.
     pub(super) fn add(&mut self, kind: u8, more: u16, fill: impl FnOnce(&mut Writer, &str)) -> u32 {
         let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, kind);
         let number = self.count;
