@@ -313,6 +313,7 @@ ifdef KUBE_PROXY
 else
 	-$(SCORE) --backend $(BACKENDS) $(RECORD)
 endif
+	$(SCORE) --list $(RECORD) >/dev/null
 
 # The same in ipvs mode, on a kernel with IPVS in a virtual machine: the page gets a column for this mode.
 conformance-ipvs: export SWITCHYARD_SLOWNESS ?= 3

@@ -3,8 +3,8 @@
 # or some at once, as most of them wait more than they compute.
 #
 #   tests.sh collect FILE PROGRAM [ARGUMENT ...]   notes that the program is to be run
-#   tests.sh run NUMBER FILE                       runs all programs of the file, here, so many at once; prints what
-#                                                  each wrote when it ends
+#   tests.sh run NUMBER FILE                       runs all programs of the file, here, so many at once, for
+#                                                  TEST_SECONDS each (1800); prints what each wrote when it ends
 #
 # `collect` is a runner for cargo, which builds programs and knows their arguments and directories:
 #
@@ -37,14 +37,15 @@ quoted() {
 # Runs a program of a package in a directory. The lines of the list are calls of this.
 in_directory() {
     export CARGO_PKG_NAME="$1"
-    cd "$2"
+    directory=$2
     shift 2
+    echo "--- $* begins" >&3
     echo "--- $*"
     started=$(date +%s)
     ended=0
-    "$@" || ended=$?
+    (cd "$directory" && timeout "${TEST_SECONDS:-1800}" "$@") || ended=$?
     echo "--- $(($(date +%s) - started)) s"
-    [ "$ended" -eq 0 ] || echo "$* ($PWD) failed with $ended" >>"$work/failed"
+    [ "$ended" -eq 0 ] || echo "$* ($directory) failed with $ended" >>"$work/failed"
 }
 
 case "$mode" in
@@ -59,7 +60,7 @@ case "$mode" in
     line)
         work=$1
         log=$(mktemp "$work/XXXXXX")
-        (eval "$2") >"$log" 2>&1
+        eval "$2" 3>&1 >"$log" 2>&1
         flock "$work" cat "$log"
         rm "$log"
         ;;
@@ -69,8 +70,8 @@ case "$mode" in
         work=$(mktemp -d)
         trap 'rm -rf "$work"' EXIT
         [ -n "${MAY_SKIP:-}" ] || export SWITCHYARD_SKIPPED="$work/skipped"
-        xargs -d '\n' -n 1 -P "$number" "$0" line "$work" <"$list"
         count=$(wc -l <"$list")
+        xargs -d '\n' -n 1 -P "$number" "$0" line "$work" <"$list" || echo "xargs failed" >>"$work/failed"
         if [ -e "$work/failed" ]; then
             echo "of $count test programs, these failed:" >&2
             cat "$work/failed" >&2

@@ -26,6 +26,9 @@ pub const HEALTHZ: &str = "127.0.0.1:10256";
 /// The address of the metrics server, inside the proxy's namespace.
 pub const METRICS: &str = "127.0.0.1:10249";
 
+/// The time of a proxy to program what is there at its start, if it cannot be asked whether it has.
+const UNASKED: Duration = Duration::from_secs(3);
+
 /// The metric that has a value for each family once something has been programmed.
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
@@ -236,10 +239,11 @@ impl Proxy {
         self.child.as_mut()?.try_wait().ok()?
     }
 
-    /// Waits until the proxy has programmed every family that its metrics name. Of a proxy that may
-    /// have other metrics, nothing is awaited: what is not there yet, probes repeat.
+    /// Waits until the proxy has programmed every family that its metrics name. A proxy that may have
+    /// other metrics has some seconds: before it programs anything, each probe fails, as some should.
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
         if self.options.command.as_ref().is_some_and(|command| !command.takes_flags()) {
+            thread::sleep(scaled(UNASKED));
             return Ok(());
         }
         let started = Instant::now();

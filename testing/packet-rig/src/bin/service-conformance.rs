@@ -38,14 +38,14 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode> {
     let wrong = |message: String| RigError::Setup(message);
     let mut arguments = Arguments::default();
-    let (mut backends, mut wanted) = ("nftables".to_owned(), Vec::new());
+    let (mut backends, mut wanted) = (None, Vec::new());
     let (mut proxy, mut name, mut mode) = (None, None, None);
     let (mut results, mut file) = (None, None);
     let mut words = env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
         match word.as_str() {
-            "--backend" => backends = value()?,
+            "--backend" => backends = Some(value()?),
             "--proxy" => proxy = Some(CommandLine::parse(&value()?)?),
             "--name" => name = Some(value()?),
             "--mode" => mode = Some(value()?),
@@ -61,17 +61,24 @@ fn run() -> Result<ExitCode> {
             _ => wanted.push(word),
         }
     }
+    if file.is_some() && results.is_none() {
+        return Err(wrong("--page needs --results, which the page is of".to_owned()));
+    }
     let subjects = match (proxy, name) {
-        (Some(proxy), Some(name)) => {
+        (Some(proxy), Some(name)) if backends.is_none() => {
             let usual = if backend::is_known(&name) { backend::mode(&name) } else { "nftables" };
             vec![proxy.named(&name, mode.as_deref().unwrap_or(usual))]
         }
         (None, None) if mode.is_none() => {
             let program = if arguments.list { PathBuf::new() } else { binary::find()? };
-            let backends = backend::parse(&backends)?;
+            let backends = backend::parse(backends.as_deref().unwrap_or("nftables"))?;
             backends.iter().map(|name| Subject::new(name, &program)).collect::<Result<_>>()?
         }
-        _ => return Err(wrong("--proxy and --name belong together".to_owned())),
+        _ => {
+            let message =
+                "--proxy and --name belong together, without --backend; --mode goes with them";
+            return Err(wrong(message.to_owned()));
+        }
     };
     let suite = Suite::new(subjects, &wanted.join(" "), true)?;
     let conclusion = suite.run(arguments, results.as_deref())?;
