@@ -232,10 +232,7 @@ pub(super) fn as_meant(known: &Known) -> Outcome {
         code: Code::new("SWY0305"),
         level: Level::Error,
         finding: "The kernel's rules do otherwise than the proxy means".to_owned(),
-        because: format!(
-            "{} of {} kinds of packets differ: {example}",
-            report.different, report.classes
-        ),
+        because: format!("{} kinds of packets differ: {example}", report.different),
         remedy: "switchyard verify shows all; the proxy's log, who made them".to_owned(),
     })
     .into()
