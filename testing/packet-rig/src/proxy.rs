@@ -239,8 +239,9 @@ impl Proxy {
         self.child.as_mut()?.try_wait().ok()?
     }
 
-    /// Waits until the proxy has programmed every family that its metrics name. A proxy that may have
-    /// other metrics has some seconds: before it programs anything, each probe fails, as some should.
+    /// Waits until the proxy has programmed every family that its metrics name. A proxy that may
+    /// have other metrics has some seconds: before it programs anything, each probe fails, as some
+    /// should.
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
         if self.options.command.as_ref().is_some_and(|command| !command.takes_flags()) {
             thread::sleep(scaled(UNASKED));
