@@ -101,11 +101,12 @@ impl Oracle<'_> {
                 let source = if sees == Some(Sees::Node) { NODE } else { "own" };
                 let end = answer.route.map(|route| route.to);
                 // A proxy in user space does not know that these are at a cluster IP, if node ports
-                // have the same policy.
+                // have the same policy; and shows clients of UDP once it has shown one of TCP.
                 let is_relayed = Known::node(self.known).mode.as_deref() == Some(USERSPACE);
-                let may_be_kept =
-                    is_relayed && source == NODE && end == Some(RouteEnd::Pool(PoolKind::Local));
-                reaches.source = (!may_be_kept).then(|| source.to_owned());
+                let may_differ = is_relayed
+                    && (source == NODE || target.protocol == Protocol::Udp)
+                    && end == Some(RouteEnd::Pool(PoolKind::Local));
+                reaches.source = (!may_differ).then(|| source.to_owned());
                 reaches.kept = true;
                 reaches.hairpin = Some(NODE.to_owned());
                 Expectation::Reaches(reaches)
