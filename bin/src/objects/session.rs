@@ -194,7 +194,10 @@ impl Session {
             // The client may have gone.
             let _ = done.send(unsent.cloned().collect());
         });
-        self.engine.send(Input::Query(query)).await.map_err(|_| SessionError::Ended)?;
+        self.engine
+            .send(Input::Query(query.after_lists()))
+            .await
+            .map_err(|_| SessionError::Ended)?;
         let unsent: HashSet<Problem> = is_done.await.map_err(|_| SessionError::Ended)?;
         for problem in unsent.iter().take(PROBLEMS) {
             self.client.problem(Ok(problem.clone())).await?;

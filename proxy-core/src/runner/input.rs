@@ -25,7 +25,7 @@ pub enum Input {
     /// A request to compare everything with the kernel at the next sync, which is due now.
     Compare,
     /// A question about what is known, which is answered once everything that arrived before is
-    /// resolved. Changes nothing.
+    /// resolved, but for what is left of a long list. Changes nothing.
     Query(Query),
 }
 

@@ -74,7 +74,7 @@ pub struct Runner {
     lists: Lists,
     /// The time that the syncs of parts have taken.
     parts_took: Duration,
-    /// Questions that wait for the end of the lists.
+    /// Questions that arrived, or wait for the end of the lists.
     queries: Vec<Query>,
     /// The objects that the first sync waits for, as it was reported.
     waits_for: Option<Missing>,
@@ -275,9 +275,10 @@ impl Runner {
             if !self.parts_took.is_zero() {
                 self.oldest_change.get_or_insert(arrived);
             }
-            let queries = mem::take(&mut self.queries);
-            queries.into_iter().for_each(|query| query.answer(&self.tracker));
         }
+        let has_lists = !self.lists.is_empty();
+        let due = self.queries.extract_if(.., |query| !(has_lists && query.is_after_lists));
+        due.for_each(|query| query.answer(&self.tracker));
         // An input that changes nothing is not the remedy of a failure.
         if self.tracker.changes() != changes {
             self.retries.hasten(Instant::now());

@@ -6,17 +6,26 @@ use crate::track::Tracker;
 
 /// A function that reads the tracker, on the engine's thread between two syncs: it must not take
 /// long.
-pub struct Query(Box<dyn FnOnce(&Tracker) + Send>);
+pub struct Query {
+    read: Box<dyn FnOnce(&Tracker) + Send>,
+    pub(super) is_after_lists: bool,
+}
 
 impl Query {
-    /// Creates a query, which sends what it reads where `read` chooses.
+    /// Creates a query, which sends what it reads where `read` chooses. It is answered between two
+    /// parts of a long list, of which the rest is not known then.
     pub fn new(read: impl FnOnce(&Tracker) + Send + 'static) -> Self {
-        Self(Box::new(read))
+        Self { read: Box::new(read), is_after_lists: false }
+    }
+
+    /// The same, answered once the lists that arrived before are applied whole.
+    pub fn after_lists(self) -> Self {
+        Self { is_after_lists: true, ..self }
     }
 
     /// Reads the tracker, in place of a runner.
     pub fn answer(self, tracker: &Tracker) {
-        (self.0)(tracker);
+        (self.read)(tracker);
     }
 }
 
