@@ -34,9 +34,14 @@ pub(super) enum Effect {
     Drops,
 }
 
-/// Returns the effect of a rule with these expressions on all new connections, or on one.
-pub(super) fn effect(expressions: Attributes<'_>, flow: Option<&NewFlow>) -> Effect {
-    let mut conditions = Conditions { is_always: true, loaded: None, flow };
+/// Returns the effect of a rule with these expressions on all new connections, or on one. `has` is
+/// whether a set has an element with one of these keys; `None` if that is not known.
+pub(super) fn effect(
+    expressions: Attributes<'_>,
+    flow: Option<&NewFlow>,
+    has: &mut impl FnMut(&str, &[Vec<u8>]) -> Option<bool>,
+) -> Effect {
+    let mut conditions = Conditions { is_always: true, loaded: Vec::new(), flow, has };
     for each in expressions {
         let read = each.nested();
         let Some(name) = text(read, expression::NAME) else { return Effect::MayAccept };
@@ -106,6 +111,26 @@ enum Loaded {
     Value(Vec<u8>),
 }
 
+impl Loaded {
+    /// The words of registers that it takes.
+    fn words(&self) -> u32 {
+        match self {
+            Self::Value(value) => value.len().div_ceil(4) as u32,
+            Self::Interface => 4,
+            _ => 1,
+        }
+    }
+}
+
+/// The number of a register's first word of four bytes: `NFT_REG_1` to `NFT_REG_4` have four each,
+/// and are the same as those from `NFT_REG32_00`, which is 8.
+fn first_word(register: u32) -> u32 {
+    match register {
+        1..=4 => (register - 1) * 4,
+        _ => register.saturating_sub(8),
+    }
+}
+
 /// The result of an expression for what is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
@@ -122,14 +147,16 @@ impl From<bool> for Condition {
 }
 
 /// The conditions of a rule, up to an expression.
-struct Conditions<'a> {
+struct Conditions<'a, F> {
     /// Whether there is none but those that hold.
     is_always: bool,
-    loaded: Option<(u32, Loaded)>,
+    /// What registers hold, by their first words.
+    loaded: Vec<(u32, Loaded)>,
     flow: Option<&'a NewFlow>,
+    has: &'a mut F,
 }
 
-impl Conditions<'_> {
+impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
     /// Follows an expression.
     fn follow(&mut self, name: &str, parts: Attributes<'_>) -> Condition {
         let get = |kind| number(parts, kind);
@@ -145,30 +172,86 @@ impl Conditions<'_> {
             }
             "bitwise" => {
                 let source = get(expression::BITWISE_SREG);
-                let loaded = self.loaded.take().filter(|(register, _)| Some(*register) == source);
-                let masked = loaded.and_then(|(_, loaded)| masked(loaded, parts));
+                let masked = self.held(source).cloned().and_then(|held| masked(held, parts));
                 (get(expression::BITWISE_DREG), masked)
             }
             "cmp" => return self.compare(parts),
             "match" if text(parts, expression::MATCH_NAME) == Some("conntrack") => {
                 let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
                 let revision = get(expression::MATCH_REV);
-                let excludes = revision == Some(3) && info.is_some_and(conntrack_excludes_new);
-                return if excludes { Condition::Fails } else { Condition::Unknown };
+                return info.filter(|_| revision == Some(3)).map_or(Condition::Unknown, conntrack);
+            }
+            "match" if text(parts, expression::MATCH_NAME) == Some("multiport") => {
+                let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
+                let revision = get(expression::MATCH_REV);
+                let ports = self.flow.zip(info).filter(|_| revision == Some(1));
+                let holds = ports.and_then(|(flow, info)| multiport(info, flow.destination.port()));
+                return holds.map_or(Condition::Unknown, Condition::from);
             }
             "lookup" if self.is_state(get(expression::LOOKUP_SREG)) => return Condition::Unknown,
+            "lookup" => {
+                let found = self.look_up(parts);
+                if get(expression::LOOKUP_DREG).is_none() {
+                    return found.map_or(Condition::Unknown, Condition::from);
+                }
+                // Of a map, a verdict or value is not known.
+                self.loaded.clear();
+                let is_absent = found == Some(false);
+                return if is_absent { Condition::Fails } else { Condition::Unknown };
+            }
             _ => {
-                // It may write to the register.
-                self.loaded = None;
+                // It may write to a register.
+                self.loaded.clear();
                 return Condition::Unknown;
             }
         };
-        self.loaded = register.zip(part);
+        let (Some(word), Some(part)) = (register.map(first_word), part) else {
+            self.loaded.clear();
+            return Condition::Unknown;
+        };
         // What is loaded is there, if it is known.
-        match self.loaded {
-            Some((_, Loaded::State(_) | Loaded::Value(_))) => Condition::Holds,
-            _ => Condition::Unknown,
+        let is_known = matches!(part, Loaded::State(_) | Loaded::Value(_));
+        let end = word + part.words();
+        self.loaded.retain(|(at, held)| *at >= end || at + held.words() <= word);
+        self.loaded.push((word, part));
+        if is_known { Condition::Holds } else { Condition::Unknown }
+    }
+
+    /// What begins in a register.
+    fn held(&self, register: Option<u32>) -> Option<&Loaded> {
+        let word = first_word(register?);
+        self.loaded.iter().find(|(at, _)| *at == word).map(|(_, held)| held)
+    }
+
+    /// Whether a set has, or lacks if that is asked for, what registers hold; `None` if that is not
+    /// known.
+    fn look_up(&mut self, parts: Attributes<'_>) -> Option<bool> {
+        let set = text(parts, expression::LOOKUP_SET)?;
+        let mut word = first_word(number(parts, expression::LOOKUP_SREG)?);
+        let is_inverted = number(parts, expression::LOOKUP_FLAGS).is_some_and(|flags| flags != 0);
+        // The set knows how many of the values that follow each other are its key, of which each
+        // part is padded to words unless it is the only one.
+        let (mut keys, mut joined) = (Vec::new(), Vec::new());
+        let value_at = |word: u32| {
+            self.loaded.iter().find_map(|(at, held)| match held {
+                Loaded::Value(value) if *at == word => Some(value),
+                _ => None,
+            })
+        };
+        while let Some(value) = value_at(word) {
+            if keys.is_empty() {
+                keys.push(value.clone());
+            }
+            joined.extend(value);
+            joined.resize(joined.len().next_multiple_of(4), 0);
+            keys.push(joined.clone());
+            word += value.len().div_ceil(4) as u32;
         }
+        if keys.is_empty() {
+            return None;
+        }
+        keys.dedup();
+        Some((self.has)(set, &keys)? != is_inverted)
     }
 
     fn meta(&self, key: Option<u32>) -> Option<Loaded> {
@@ -196,15 +279,13 @@ impl Conditions<'_> {
 
     /// Whether the register holds the whole state of the connection.
     fn is_state(&self, register: Option<u32>) -> bool {
-        let state = |register| Some((register, Loaded::State(u32::MAX)));
-        register.is_some_and(|register| self.loaded == state(register))
+        self.held(register) == Some(&Loaded::State(u32::MAX))
     }
 
     fn compare(&self, parts: Attributes<'_>) -> Condition {
-        let source = number(parts, expression::CMP_SREG);
-        let loaded = self.loaded.as_ref().filter(|(register, _)| Some(*register) == source);
+        let loaded = self.held(number(parts, expression::CMP_SREG));
         let operator = number(parts, expression::CMP_OP);
-        let (Some((_, loaded)), Some(operator), Some(with)) =
+        let (Some(loaded), Some(operator), Some(with)) =
             (loaded, operator, value(parts, expression::CMP_DATA))
         else {
             return Condition::Unknown;
@@ -256,9 +337,33 @@ const LOOPBACK: u32 = 1;
 const ICMP: u8 = libc::IPPROTO_ICMP as u8;
 const ICMPV6: u8 = libc::IPPROTO_ICMPV6 as u8;
 
-/// Whether the match `conntrack` of xtables rules new connections out, by its description (`struct
+/// What the match `multiport` of xtables finds for a destination, by its description (`struct
+/// xt_multiport_v1`); `None` if it asks for other ports.
+fn multiport(info: &[u8], port: u16) -> Option<bool> {
+    /// `XT_MULTIPORT_DESTINATION`
+    const DESTINATION: u8 = 1;
+    const MOST: usize = 15;
+    let [DESTINATION, count, rest @ ..] = info else { return None };
+    let (ports, rest) = rest.split_at_checked(2 * MOST)?;
+    let (is_range, rest) = rest.split_at_checked(MOST)?;
+    let is_inverted = *rest.first()? != 0;
+    let (ports, _) = ports.as_chunks::<2>();
+    let mut ports = ports.iter().map(|bytes| u16::from_ne_bytes(*bytes)).zip(is_range);
+    let (mut left, mut has) = (*count, false);
+    while left > 0
+        && let Some((first, is_range)) = ports.next()
+    {
+        // The end of a range follows its begin.
+        let last = if *is_range == 0 { first } else { ports.next()?.0 };
+        has |= (first..=last).contains(&port);
+        left = left.saturating_sub(if *is_range == 0 { 1 } else { 2 });
+    }
+    Some(has != is_inverted)
+}
+
+/// What the match `conntrack` of xtables finds for new connections, by its description (`struct
 /// xt_conntrack_mtinfo3`).
-fn conntrack_excludes_new(info: &[u8]) -> bool {
+fn conntrack(info: &[u8]) -> Condition {
     // After eight addresses, two times and five numbers of 16 bits.
     const FLAGS: usize = 8 * 16 + 8 + 10;
     const INVERTED: usize = FLAGS + 2;
@@ -267,15 +372,26 @@ fn conntrack_excludes_new(info: &[u8]) -> bool {
     const STATE: u16 = 1;
     /// `XT_CONNTRACK_STATE_BIT(IP_CT_NEW)`, and `XT_CONNTRACK_STATE_SNAT` and `_DNAT`, which a new
     /// connection may have.
-    const NEW: u16 = 1 << 3 | 1 << 6 | 1 << 7;
+    const NEW: u16 = NEW_ITSELF | 1 << 6 | 1 << 7;
+    const NEW_ITSELF: u16 = 1 << 3;
     let get = |at: usize| {
         let bytes = info.get(at..at + 2)?;
         Some(u16::from_ne_bytes(bytes.try_into().ok()?))
     };
-    let Some(((flags, inverted), states)) = get(FLAGS).zip(get(INVERTED)).zip(get(STATES)) else {
-        return false;
-    };
-    flags & STATE != 0 && inverted & STATE == 0 && states & NEW == 0
+    match (get(FLAGS), get(INVERTED), get(STATES)) {
+        (Some(flags), Some(inverted), Some(states))
+            if flags & STATE != 0 && inverted & STATE == 0 =>
+        {
+            if states & NEW == 0 {
+                Condition::Fails
+            } else if flags == STATE && states & NEW_ITSELF != 0 {
+                Condition::Holds
+            } else {
+                Condition::Unknown
+            }
+        }
+        _ => Condition::Unknown,
+    }
 }
 
 pub(super) fn host_number(bytes: &[u8]) -> Option<u32> {

@@ -15,10 +15,10 @@ pub use self::flow::NewFlow;
 
 use self::effect::{Effect, effect, host_number, text, value};
 use super::{
-    abi::{chain, element, expression, message, rule, table},
+    abi::{LIST_ELEMENT, chain, data, element, expression, message, rule, table},
     listing::{dump, family_name, family_number},
 };
-use crate::{Attribute, Attributes, Error, Socket, Writer};
+use crate::{Attribute, Attributes, Error, Socket, Writer, flags, nfnetlink};
 
 /// The most chains that are read to decide about a base chain. One that leads to more counts as one
 /// that accepts.
@@ -277,8 +277,18 @@ impl Walk<'_> {
             })?;
             self.rules.insert(name.clone(), read);
         }
-        let rules = self.rules.get(&name).into_iter().flatten();
-        Ok(rules.map(|rule| effect(Attributes::new(rule), self.flow)).collect())
+        let Self { socket, rules, flow, .. } = self;
+        let mut failure = None;
+        let mut has = |set: &str, keys: &[Vec<u8>]| {
+            has_element(socket, &name, set, keys).unwrap_or_else(|error| {
+                failure = Some(error);
+                None
+            })
+        };
+        let rules = rules.get(&name).into_iter().flatten();
+        let effects: Vec<_> =
+            rules.map(|rule| effect(Attributes::new(rule), *flow, &mut has)).collect();
+        failure.map_or(Ok(effects), Err)
     }
 
     /// Whether an element of a set of states is that of new connections.
@@ -297,6 +307,41 @@ impl Walk<'_> {
         })?;
         Ok(found.contains(&true))
     }
+}
+
+/// Whether a set of the chain's table has one of these keys, of which one has the length of its
+/// keys; `None` if none has.
+fn has_element(
+    socket: &mut Socket,
+    name: &ChainName,
+    set: &str,
+    keys: &[Vec<u8>],
+) -> Result<Option<bool>, Error> {
+    for key in keys {
+        let sequence = socket.sequences(1);
+        let mut request = Writer::new();
+        let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, message::GET_ELEMENT);
+        request.message(kind, flags::ACK, sequence, |w| {
+            nfnetlink::header(w, family_number(name.family), 0);
+            w.string(element::TABLE, &name.table);
+            w.string(element::SET, set);
+            w.nest(element::ELEMENTS, |w| {
+                w.nest(LIST_ELEMENT, |w| w.nest(element::KEY, |w| w.attribute(data::VALUE, key)));
+            });
+        });
+        match socket.request(request.as_slice(), sequence, |_| Ok(())) {
+            Ok(()) => return Ok(Some(true)),
+            Err(Error::Kernel(error)) => match error.errno {
+                libc::ENOENT => return Ok(Some(false)),
+                // Of another length.
+                libc::EINVAL => {}
+                // Of a kind that has no such question.
+                _ => return Ok(None),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -321,7 +366,8 @@ mod tests {
 
     fn inet(hook: &str, policy: &str, rules: &str) -> String {
         format!(
-            "table inet t {{\nchain next {{\ncounter\n}}\nchain end {{\ndrop\n}}\n\
+            "table inet t {{\nset none {{\ntype ipv4_addr\n}}\n\
+             set some {{\ntype ipv4_addr\nflags interval\nelements = {{ 10.0.0.0/29 }}\n}}\nchain next {{\ncounter\n}}\nchain end {{\ndrop\n}}\n\
              chain back {{\nmeta mark 1 return\ndrop\n}}\nchain c {{\n\
              type filter hook {hook} priority 5; policy {policy};\n{rules}\n}}\n}}\n"
         )
@@ -436,12 +482,44 @@ mod tests {
                 ("udp dport 8080 drop", [false; 3]),
                 ("ip daddr 10.0.0.5 jump end", [true, false, true]),
                 ("ip daddr 10.0.0.5 meta mark 1 drop", [false; 3]),
+                ("tcp dport { 80, 8080 } drop", [true; 3]),
+                ("tcp dport { 80, 443, 9000-9010 } drop", [false; 3]),
+                ("tcp dport { 8000-8079, 8081 } drop", [false; 3]),
+                (
+                    "tcp dport != { 80, 443 } ip daddr { 10.0.0.0/24, 10.9.0.0/16 } drop",
+                    [true, false, true],
+                ),
+                ("ip daddr . tcp dport { 10.0.0.5 . 8080 } drop", [true, false, true]),
+                ("ip daddr . tcp dport { 10.0.0.5 . 80, 10.0.0.6 . 8080 } drop", [false; 3]),
+                (
+                    "ip saddr . ip daddr . tcp dport { 10.9.0.0/16 . 10.0.0.5 . 8000-8090 } drop",
+                    [true, false, false],
+                ),
+                ("ip6 daddr { fd00::/64 } drop", [false, true, false]),
+                ("tcp dport { 8080 } accept\ndrop", [false; 3]),
+                ("tcp dport { 80, 443 } accept\ndrop", [true; 3]),
+                ("tcp dport vmap { 80 : accept }\ndrop", [true; 3]),
+                ("tcp dport vmap { 8080 : accept }\ndrop", [false; 3]),
+                ("ip daddr @none drop", [false; 3]),
+                ("ip daddr @some drop", [true, false, true]),
                 ("ip saddr 10.9.0.7 accept\nip daddr 10.0.0.5 drop", [false, false, false]),
                 ("ip saddr 10.9.0.8 accept\nip daddr 10.0.0.5 drop", [true, false, false]),
             ] {
                 run_with("nft -f -", &inet("forward", "accept", rule));
                 assert_eq!([&of_v4, &of_v6, &unknown].map(is_closed), expected, "{rule}");
                 run("nft flush ruleset");
+            }
+            for (rule, expected) in [
+                ("-p tcp -m multiport --dports 80,8000:8090 -j DROP", true),
+                ("-p tcp -m multiport --dports 80,443 -j DROP", false),
+                ("-p tcp -m multiport ! --dports 80,443 -j DROP", true),
+                ("-p tcp -m multiport --sports 8080 -j DROP", false),
+                ("-d 10.0.0.5 -m conntrack --ctstate NEW -j DROP", true),
+                ("-d 10.0.0.5 -m conntrack --ctstate INVALID -j DROP", false),
+            ] {
+                run(&format!("iptables-nft -A FORWARD {rule}"));
+                assert_eq!(is_closed(&of_v4), expected, "{rule}");
+                run("iptables-nft -F FORWARD");
             }
             run("iptables-nft -A FORWARD -d 10.0.0.5 -p tcp --dport 8080 -j DROP");
             assert!(is_closed(&of_v4));
