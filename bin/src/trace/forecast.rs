@@ -239,7 +239,7 @@ impl Forecast {
                 {
                     format!("{to} keeps connections that it had, and gets no new ones")
                 }
-                "pool" => format!("{to} is {} of the Service", self.place()),
+                "pool" => format!("{to} is {} of the Service{}", self.place(), self.share(to)),
                 _ => self.sentence.clone(),
             });
         }
@@ -283,6 +283,15 @@ impl Forecast {
             Some("local") => endpoint.local_share.is_some(),
             _ => endpoint.share.is_some(),
         }
+    }
+
+    /// The share of new connections of the client that the endpoint gets, in words.
+    fn share(&self, to: SocketAddr) -> String {
+        let is_local = self.route.as_ref().is_some_and(|route| route.to["pool"] == "local");
+        let endpoint = self.endpoints.iter().find(|one| one.address == to);
+        let share = endpoint.and_then(|one| if is_local { one.local_share } else { one.share });
+        let part = share.filter(|share| *share < 1.0);
+        part.map_or_else(String::new, |share| format!(", which gets {:.0} %", share * 100.0))
     }
 
     fn place(&self) -> String {

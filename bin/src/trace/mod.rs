@@ -36,6 +36,7 @@ use switchyard_netlink::{
     Error,
     kernel::families,
     nftables::trace::{TraceListener, TraceTable, TracedFlow},
+    route,
 };
 
 use self::{
@@ -124,7 +125,9 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
 
     let name = format!("{TABLES}{}", std::process::id());
     let mut listener = TraceListener::open().map_err(refused)?;
-    let flow = TracedFlow { client, to, protocol: protocol.number() };
+    let own = route::interface_addresses()?;
+    let by_node = client.map(|client| client.is_loopback() || own.contains(&client));
+    let flow = TracedFlow { client, by_node, to, protocol: protocol.number() };
     let table = TraceTable::add(&name, &flow, RATE, asked.time).map_err(refused)?;
     let mut book = Book::open()?;
     let mut report = Report {

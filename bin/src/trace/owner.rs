@@ -4,6 +4,8 @@ use switchyard_core::proxier::Mode;
 use switchyard_iptables::ChainNaming;
 use switchyard_netlink::nftables::ChainName;
 
+use super::packet::Pass;
+
 /// The beginnings of names of chains that other programs of Kubernetes have beside those of
 /// kube-proxy, and the programs.
 const OTHERS: [(&str, &str); 6] = [
@@ -39,6 +41,13 @@ impl OwnChains {
             Mode::USERSPACE => is_of(ChainNaming::Switchyard) || table.starts_with("switchyard-"),
             _ => is_ip && *table == self.table,
         }
+    }
+
+    /// Whether iptables' own chain led to them, and its policy accepted what they left.
+    pub fn leave_to_policy(&self, pass: &Pass) -> bool {
+        let ChainName { family, table, .. } = &pass.base;
+        let is_own = |chain: &String| self.has(&ChainName::new(family, table, chain));
+        pass.verdict == "policy accept" && pass.chains.iter().any(is_own)
     }
 }
 

@@ -138,7 +138,7 @@ impl Line {
                 actions: rule.map(|(_, _, rule)| rule.actions.clone()).unwrap_or_default(),
                 comment: rule.and_then(|(_, _, rule)| rule.comment.clone()),
                 verdict: pass.verdict,
-                is_foreign: !own.has(&pass.decider()),
+                is_foreign: !(own.has(&pass.decider()) || own.leave_to_policy(pass)),
                 then: pass.then.map(|h| [h.source.to_string(), h.destination.to_string()]),
             }
         };

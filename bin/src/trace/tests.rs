@@ -103,6 +103,14 @@ fn chains_are_the_proxys_by_its_mode() {
             assert_eq!(has(mode, &name), modes.contains(&mode), "{name:?} in {mode}");
         }
     }
+    // The policy of a chain of iptables, which has rules of them.
+    let mut passed = packet(Fate::Sent(None), chain("filter", "FORWARD"), "10.0.0.5:8080");
+    let [pass] = &mut passed.passes[..] else { panic!("one") };
+    (pass.verdict, pass.chains) = ("policy accept", vec!["KUBE-FORWARD".to_owned()]);
+    assert!(own(Mode::IPTABLES).leave_to_policy(pass));
+    assert!(!own(Mode::NFTABLES).leave_to_policy(pass));
+    pass.verdict = "policy drop";
+    assert!(!own(Mode::IPTABLES).leave_to_policy(pass), "an administrator's");
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn traced_packets() {
             let mut listener = TraceListener::open().unwrap();
             for address in ["127.0.0.1:8", "[::1]:9"] {
                 let to: std::net::SocketAddr = address.parse().unwrap();
-                let flow = TracedFlow { client: None, to, protocol: 17 };
+                let flow = TracedFlow { client: None, by_node: None, to, protocol: 17 };
                 let _table = TraceTable::add("t1", &flow, 20, Duration::from_secs(60)).unwrap();
                 let from = UdpSocket::bind((to.ip(), 0)).unwrap();
                 // What is rejected is an error of the sender.

@@ -33,7 +33,7 @@ chain deeper { counter reject comment \"no discards\"; }
     /// The events of a datagram to this address, one line for each, and the first headers.
     fn way(to: &str) -> (Vec<String>, Option<Headers>) {
         let to = to.parse().unwrap();
-        let flow = TracedFlow { client: None, to, protocol: 17 };
+        let flow = TracedFlow { client: None, by_node: None, to, protocol: 17 };
         let mut listener = TraceListener::open().unwrap();
         let table = TraceTable::add(NAME, &flow, 20, Duration::from_secs(60)).unwrap();
         let client = UdpSocket::bind(if to.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" }).unwrap();
@@ -104,6 +104,7 @@ chain deeper { counter reject comment \"no discards\"; }
         in_namespace(|| {
             let flow = |client: Option<&str>, to: &str| TracedFlow {
                 client: client.map(|client| client.parse().unwrap()),
+                by_node: Some(false),
                 to: to.parse().unwrap(),
                 protocol: 6,
             };
@@ -121,7 +122,7 @@ chain deeper { counter reject comment \"no discards\"; }
             ] {
                 let _table = TraceTable::add(NAME, &flow, 20, Duration::from_secs(60)).unwrap();
                 let listed = run("nft list ruleset");
-                assert!(listed.contains(rule), "{listed}");
+                assert_eq!(listed.matches(rule).count(), 1, "{listed}");
                 assert!(listed.contains(" timeout 1m "), "{listed}");
                 assert!(test_netns::try_run("nft flush ruleset").is_ok());
                 let listed = run("nft list ruleset");

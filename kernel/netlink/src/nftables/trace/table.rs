@@ -40,6 +40,8 @@ const REGISTER: u32 = 1;
 pub struct TracedFlow {
     /// The client; `None` for all clients.
     pub client: Option<IpAddr>,
+    /// Whether this node sends the packets; `None` if both it and others may.
+    pub by_node: Option<bool>,
     /// The destination, of the same family.
     pub to: SocketAddr,
     /// The number of the protocol, which has ports.
@@ -81,7 +83,11 @@ impl TraceTable {
                 w.string(chain::TYPE, "filter");
             });
         }
-        for chain in MARKING {
+        // A packet begins at one of two hooks, of which a rule has one.
+        let begins = MARKING
+            .into_iter()
+            .filter(|chain| flow.by_node.is_none_or(|by_node| by_node == (*chain == outgoing)));
+        for chain in begins {
             batch.add(message::NEW_RULE, flags::EXCLUSIVE | flags::APPEND, |w, name| {
                 w.string(rule::TABLE, name);
                 w.string(rule::CHAIN, chain);
