@@ -12,11 +12,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use switchyard_core::{
     error::ErrorChain,
-    explain::{LastChange, Printable},
+    explain::{Explanation, LastChange, Printable},
+    model::{IpFamily, ServiceName, ServicePortId, ServicePortName},
     runner::{EngineEvent, Observer},
     state::{Endpoint, ResolvedServicePort},
     transition::PortChange,
 };
+
+use super::service_of;
 
 /// The most syncs that are remembered.
 const MOST_SYNCS: usize = 1000;
@@ -79,6 +82,9 @@ pub struct ChangedPort {
     pub added: Vec<SocketAddr>,
     /// Endpoints that were removed, not more than a few.
     pub removed: Vec<SocketAddr>,
+    /// The time since the oldest change of pods in it, in milliseconds, by the EndpointSlices.
+    #[serde(default)]
+    pub trigger_milliseconds: Option<f64>,
 }
 
 /// The changes of a time, which print as text.
@@ -158,6 +164,7 @@ impl History {
                 return Some(LastChange {
                     at: sync.at.clone(),
                     latency_milliseconds: sync.latency_milliseconds,
+                    trigger_milliseconds: meant().find_map(|port| port.trigger_milliseconds),
                     added: meant().flat_map(|port| &port.added).copied().collect(),
                     removed: meant().flat_map(|port| &port.removed).copied().collect(),
                 });
@@ -167,6 +174,46 @@ impl History {
             }
         }
         None
+    }
+
+    /// Shows how long ago endpoints of an answer began or ceased to get new connections, as far as
+    /// the last sync that changed each is remembered.
+    pub fn show_ages(&self, answer: &mut Explanation, now: Timestamp) {
+        let Some(name) = service_of(answer) else { return };
+        let service = name.to_string();
+        let mut ages = HashMap::<(String, SocketAddr), Option<(bool, u64)>>::new();
+        let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = syncs.iter().rev().filter(|sync| sync.error.is_none());
+        for sync in known.take_while(|sync| !sync.is_first) {
+            let at = sync.at.parse().ok();
+            let age = at.and_then(|at| u64::try_from(now.duration_since(at).as_secs()).ok());
+            for port in sync.ports.iter().filter(|port| port.service == service) {
+                for (addresses, is_used) in [(&port.added, true), (&port.removed, false)] {
+                    for address in addresses {
+                        let key = (port.port.clone(), *address);
+                        ages.entry(key).or_insert(age.map(|age| (is_used, age)));
+                    }
+                }
+            }
+            // Others of its endpoints or ports may have changed.
+            let is_cut = |port: &ChangedPort| {
+                port.added.len().max(port.removed.len()) >= MOST_OF_SYNC && port.service == service
+            };
+            if sync.changed > sync.ports.len() || sync.ports.iter().any(is_cut) {
+                break;
+            }
+        }
+        for line in &mut answer.endpoints {
+            let name = ServicePortName {
+                service: name.clone(),
+                port: line.port_name.clone(),
+                protocol: line.protocol,
+            };
+            let id = ServicePortId { name, family: IpFamily::of(&line.address.ip()) };
+            let age = ages.get(&(id.to_string(), line.address)).copied().flatten();
+            let (_, age) = age.filter(|(is_used, _)| *is_used == line.state.is_used()).unzip();
+            line.state_seconds = age;
+        }
     }
 
     /// Returns the last change of each Service, as [`last_change`](Self::last_change) does.
@@ -182,6 +229,7 @@ impl History {
                 let change = changes.entry(port.service.clone()).or_insert_with(|| LastChange {
                     at: sync.at.clone(),
                     latency_milliseconds: sync.latency_milliseconds,
+                    trigger_milliseconds: port.trigger_milliseconds,
                     added: Vec::new(),
                     removed: Vec::new(),
                 });
@@ -226,21 +274,26 @@ impl History {
 
 impl Observer for History {
     fn on_event(&self, event: &EngineEvent<'_>) {
-        let (change, duration, latency, error) = match event {
+        let now = Timestamp::now();
+        let (change, duration, latency, triggers, error) = match event {
             EngineEvent::Synced(outcome) => {
-                (&outcome.change, outcome.duration, outcome.latency, None)
+                let triggers = outcome.trigger_times;
+                (&outcome.change, outcome.duration, outcome.latency, triggers, None)
             }
             EngineEvent::SyncFailed { error, change, duration } => {
-                (change, *duration, None, Some(ErrorChain(*error).to_string()))
+                (change, *duration, None, &[][..], Some(ErrorChain(*error).to_string()))
             }
             _ => return,
         };
         let mut ports = change.ports().filter(is_changed);
-        let remembered: Vec<_> =
-            ports.by_ref().take(MOST_OF_SYNC).map(|port| changed_port(&port)).collect();
+        let remembered: Vec<_> = ports
+            .by_ref()
+            .take(MOST_OF_SYNC)
+            .map(|port| changed_port(&port, triggers, now))
+            .collect();
         let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
         self.add(Sync {
-            at: Timestamp::now().to_string(),
+            at: now.to_string(),
             milliseconds: milliseconds(duration),
             latency_milliseconds: latency.map(milliseconds),
             error,
@@ -259,7 +312,15 @@ pub(super) fn is_changed(port: &PortChange<'_>) -> bool {
     }
 }
 
-fn changed_port(change: &PortChange<'_>) -> ChangedPort {
+fn changed_port(
+    change: &PortChange<'_>,
+    triggers: &[(ServiceName, String)],
+    now: Timestamp,
+) -> ChangedPort {
+    let of_service = triggers.iter().filter(|(service, _)| *service == change.id.name.service);
+    let oldest = of_service.filter_map(|(_, at)| at.parse::<Timestamp>().ok()).min();
+    let trigger_milliseconds =
+        oldest.map(|at| (now.duration_since(at).as_secs_f64() * 1000.0).max(0.0));
     let endpoints = |port: Option<&Arc<ResolvedServicePort>>| -> Vec<SocketAddr> {
         let address = |endpoint: &Endpoint| endpoint.address;
         port.into_iter().flat_map(|port| port.reachable()).map(address).collect()
@@ -274,5 +335,6 @@ fn changed_port(change: &PortChange<'_>) -> ChangedPort {
         port: change.id.to_string(),
         added: without(&after, &before),
         removed: without(&before, &after),
+        trigger_milliseconds,
     }
 }

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use kube::{
     Client,
     api::{ListParams, Request},
@@ -34,6 +35,8 @@ const KEPT: Duration = Duration::from_secs(5);
 const MOST: usize = 8;
 /// The label of a slice with the name of its Service.
 const SERVICE: &str = "kubernetes.io/service-name";
+/// The annotation of a slice with the time of the change of pods that it reflects.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// The names of endpoints, by address and port; with port 0 those of endpoints without the port.
 pub type Names = HashMap<SocketAddr, EndpointNames>;
@@ -178,8 +181,10 @@ struct Slice {
 
 #[derive(Deserialize)]
 struct Metadata {
+    name: Option<Arc<str>>,
     namespace: Option<String>,
     labels: Option<HashMap<String, String>>,
+    annotations: Option<HashMap<String, String>>,
 }
 
 #[derive(Deserialize)]
@@ -204,11 +209,18 @@ struct Target {
 
 impl Slice {
     fn is_of(&self, service: &ServiceName) -> bool {
-        let Some(Metadata { namespace, labels: Some(labels) }) = &self.metadata else {
+        let Some(Metadata { namespace, labels: Some(labels), .. }) = &self.metadata else {
             return false;
         };
         namespace.as_deref().unwrap_or("default") == &*service.namespace
             && labels.get(SERVICE).is_some_and(|name| **name == *service.name)
+    }
+
+    /// The age of the change that it reflects.
+    fn seconds(&self, now: Timestamp) -> Option<u64> {
+        let annotations = self.metadata.as_ref()?.annotations.as_ref()?;
+        let at: Timestamp = annotations.get(TRIGGER_TIME)?.parse().ok()?;
+        u64::try_from(now.duration_since(at).as_secs()).ok()
     }
 }
 
@@ -217,6 +229,8 @@ fn names(slices: impl IntoIterator<Item = Slice>, service: &ServiceName) -> Name
         |mut slice: Slice| slice.items.take().unwrap_or_default().into_iter().chain([slice]);
     let mut found = Names::new();
     for slice in slices.into_iter().flat_map(items).filter(|slice| slice.is_of(service)) {
+        let slice_seconds = slice.seconds(Timestamp::now());
+        let slice_name = slice.metadata.and_then(|metadata| metadata.name);
         let ports = slice.ports.into_iter().flatten().filter_map(|port| port.port);
         let ports: Vec<u16> = ports.chain([0]).collect();
         for endpoint in slice.endpoints.into_iter().flatten() {
@@ -225,6 +239,8 @@ fn names(slices: impl IntoIterator<Item = Slice>, service: &ServiceName) -> Name
                 pod: pod.and_then(|pod| pod.name),
                 node: endpoint.node_name,
                 zone: endpoint.zone,
+                slice: slice_name.clone(),
+                slice_seconds,
             };
             let addresses = endpoint.addresses.into_iter().flatten();
             for ip in addresses.filter_map(|address| address.parse::<IpAddr>().ok()) {

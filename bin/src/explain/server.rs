@@ -268,6 +268,7 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
     let Explained { mut answer, is_unsynced, expected, addresses } =
         ask(engine, move |known| explained(&question, known)).await?;
     answer.last_change = history.last_change(answer.service.as_deref());
+    history.show_ages(&mut answer, Timestamp::now());
     if is_unsynced {
         let failed = history.failure();
         answer.set_unsynced(failed.as_ref().map(|(at, why)| (&**at, &**why)));

@@ -235,6 +235,7 @@ fn the_last_change_of_a_service_is_in_the_kernel_and_none_where_it_may_be_forgot
             port: service.to_owned(),
             added: vec!["10.1.0.1:80".parse().unwrap()],
             removed: Vec::new(),
+            trigger_milliseconds: Some(5.0),
         };
         history.add(Sync {
             at: at.to_owned(),
@@ -259,4 +260,42 @@ fn the_last_change_of_a_service_is_in_the_kernel_and_none_where_it_may_be_forgot
     sync("again", "ns/web", 2, None);
     assert_eq!(last().as_deref(), Some("again"));
     assert_eq!(history.last_change(None), None);
+}
+
+#[test]
+fn an_endpoint_is_used_or_left_out_since_the_last_sync_that_changed_it() {
+    let now: jiff::Timestamp = "2026-11-28T12:01:00Z".parse().unwrap();
+    let age = |syncs: &[(&str, bool)]| {
+        let history = History::default();
+        for (at, is_added) in syncs {
+            let address = vec!["10.1.0.1:8080".parse().unwrap()];
+            let (added, removed) =
+                if *is_added { (address, Vec::new()) } else { (Vec::new(), address) };
+            let port = ChangedPort {
+                service: "ns/web".to_owned(),
+                port: "ns/web:http (TCP, IPv4)".to_owned(),
+                added,
+                removed,
+                trigger_milliseconds: None,
+            };
+            history.add(Sync {
+                at: (*at).to_owned(),
+                milliseconds: 1.0,
+                latency_milliseconds: None,
+                error: None,
+                is_first: false,
+                changed: 1,
+                ports: vec![port],
+            });
+        }
+        let mut answer = explain(&"ns/web".parse().unwrap(), &tracker());
+        history.show_ages(&mut answer, now);
+        (answer.endpoints[0].state_seconds, answer.to_string())
+    };
+    let (first, last) = ("2026-11-28T12:00:00Z", "2026-11-28T12:00:46Z");
+    let (seconds, text) = age(&[(first, false), (last, true)]);
+    assert_eq!(seconds, Some(14));
+    assert!(text.contains("ready, used for 14 s\n"), "{text}");
+    assert_eq!(age(&[(first, true), (last, false)]).0, None, "it is back, which is not synced");
+    assert_eq!(age(&[]).0, None);
 }

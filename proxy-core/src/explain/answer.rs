@@ -361,6 +361,9 @@ fn endpoint_lines(port: &KnownPort) -> Vec<EndpointLine> {
         local_share: share(&pools[1], endpoint.address),
         state: endpoint.state,
         code: findings::cause_of(endpoint.state).map(|cause| cause.code),
+        state_seconds: None,
+        slice: None,
+        slice_seconds: None,
         flows: None,
         stuck_flows: None,
     };

@@ -98,6 +98,9 @@ pub struct Explanation {
     pub sentence: String,
     /// Whether the kernel does the same.
     pub kernel: KernelCheck,
+    /// The first of the kernel's rules that were not understood, with the packets; `None` if all
+    /// that were read are.
+    pub not_understood: Option<String>,
     /// The Service, as `NAMESPACE/NAME`; `None` if there is none.
     pub service: Option<String>,
     /// The health check for load balancers.
@@ -178,6 +181,14 @@ pub struct EndpointLine {
     pub state: EndpointState,
     /// The code of the reason.
     pub code: Option<Code>,
+    /// The time since a sync of a running proxy began or ended to lead new connections to it, in
+    /// seconds; `None` if none is remembered.
+    pub state_seconds: Option<u64>,
+    /// The name of its EndpointSlice; `None` if it is not known.
+    pub slice: Option<Arc<str>>,
+    /// The time since the last change of pods that the slice reflects, in seconds; `None` if it is
+    /// not known.
+    pub slice_seconds: Option<u64>,
     /// The flows that connection tracking has; `None` if they were not counted.
     pub flows: Option<u64>,
     /// The flows among these whose data is not acknowledged; `None` if they were not recognized.
@@ -203,6 +214,9 @@ pub struct LastChange {
     /// The time from the arrival of the sync's oldest change to the kernel, in milliseconds; `None`
     /// if the sync had none.
     pub latency_milliseconds: Option<f64>,
+    /// The time from the oldest change of pods in the sync to the kernel, in milliseconds, by what
+    /// the EndpointSlices say; `None` if no slice of the Service changed.
+    pub trigger_milliseconds: Option<f64>,
     /// Endpoints that were added, not more than a few.
     pub added: Vec<SocketAddr>,
     /// Endpoints that were removed, not more than a few.
@@ -238,6 +252,7 @@ impl Explanation {
             verdict,
             sentence,
             kernel: KernelCheck::NotAsked,
+            not_understood: None,
             service: None,
             health_check: None,
             client: None,

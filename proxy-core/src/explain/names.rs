@@ -1,6 +1,6 @@
 //! Names of endpoints, which are not kept in memory.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use super::explanation::Explanation;
 
@@ -13,6 +13,10 @@ pub struct EndpointNames {
     pub node: Option<String>,
     /// The zone.
     pub zone: Option<String>,
+    /// The EndpointSlice.
+    pub slice: Option<Arc<str>>,
+    /// The time since the change that the slice reflects, in seconds; `None` if it does not say.
+    pub slice_seconds: Option<u64>,
 }
 
 impl Explanation {
@@ -20,10 +24,9 @@ impl Explanation {
     /// the port.
     pub fn set_names(&mut self, names: &HashMap<SocketAddr, EndpointNames>) {
         for line in &mut self.endpoints {
-            let Some(EndpointNames { pod, node, zone }) = names.get(&line.address).cloned() else {
-                continue;
-            };
-            (line.pod, line.node_name, line.zone) = (pod, node, zone);
+            let Some(names) = names.get(&line.address).cloned() else { continue };
+            (line.pod, line.node_name, line.zone) = (names.pod, names.node, names.zone);
+            (line.slice, line.slice_seconds) = (names.slice, names.slice_seconds);
         }
     }
 }

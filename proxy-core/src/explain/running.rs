@@ -108,9 +108,12 @@ impl Explanation {
     }
 
     /// Adds the result of reading the kernel's rules; with a sentence about the first difference if
-    /// they do otherwise.
+    /// they do otherwise, or are not understood.
     pub fn set_kernel(&mut self, check: KernelCheck, difference: Option<&str>) {
         self.kernel = check;
+        if let KernelCheck::NotUnderstood { .. } = check {
+            self.not_understood = difference.map(str::to_owned);
+        }
         if let (KernelCheck::Differs { different, .. }, Some(because)) = (check, difference) {
             let more = match different.saturating_sub(1) {
                 0 => String::new(),

@@ -25,7 +25,11 @@ impl fmt::Display for Explanation {
             }
             KernelCheck::Same { .. } => write!(f, "The kernel's rules do the same.")?,
             KernelCheck::NotUnderstood { .. } => {
-                write!(f, "This is the model; not all of the kernel's rules were understood.")?
+                write!(f, "This is the model; not all of the kernel's rules were understood")?;
+                match &self.not_understood {
+                    Some(first) => write!(f, ": {}.", Printable(first))?,
+                    None => f.write_str(".")?,
+                }
             }
             KernelCheck::Differs { .. } => {
                 write!(f, "This is the model; the kernel's rules do otherwise.")?
@@ -49,8 +53,10 @@ impl fmt::Display for Explanation {
             writeln!(f, "health check :{}  {status}, {local} local endpoint{plural}", check.port)?;
         }
         if !self.endpoints.is_empty() {
-            let header =
-                ["ENDPOINT", "POD", "NODE", "ZONE", "SHARE", "LOCAL", "FLOWS", "STUCK", "STATE"];
+            let header = [
+                "ENDPOINT", "POD", "NODE", "ZONE", "SHARE", "LOCAL", "FLOWS", "STUCK", "STATE",
+                "SLICE",
+            ];
             let header = header.map(str::to_owned).to_vec();
             let lines = self.endpoints.iter().map(endpoint_row);
             table(f, std::iter::once(header).chain(lines).collect())?;
@@ -60,7 +66,7 @@ impl fmt::Display for Explanation {
         }
         if self.leads_somewhere() {
             let seen = match self.other_tables.as_deref() {
-                None => Some("not read"),
+                None => Some("not read, as only a running proxy with CAP_NET_ADMIN does"),
                 Some([]) => Some("none is seen to drop these connections"),
                 // The findings name them.
                 Some(_) => None,
@@ -77,6 +83,9 @@ impl fmt::Display for Explanation {
             write!(f, "\nlast change  {}", change.at)?;
             if let Some(latency) = change.latency_milliseconds {
                 write!(f, ", in the kernel after {latency:.1} ms")?;
+            }
+            if let Some(since) = change.trigger_milliseconds {
+                write!(f, ", {:.1} s after its pods changed", since / 1000.0)?;
             }
             for (sign, endpoints) in [('+', &change.added), ('-', &change.removed)] {
                 endpoints.iter().try_for_each(|endpoint| write!(f, " {sign}{endpoint}"))?;
@@ -199,13 +208,32 @@ fn endpoint_row(line: &EndpointLine) -> Vec<String> {
         let share = share.map(|share| format!("{:.0} %", share * 100.0));
         share.unwrap_or_else(|| "-".to_owned())
     };
-    let state = match line.code {
+    let mut state = match line.code {
         Some(code) => format!("{} ({code})", reason(line.state)),
         None => reason(line.state).to_owned(),
+    };
+    if let Some(seconds) = line.state_seconds {
+        let since = if line.state.is_used() { "used" } else { "left out" };
+        state.push_str(&format!(", {since} for {}", age(seconds)));
+    }
+    let slice = match (&line.slice, line.slice_seconds) {
+        (Some(slice), Some(seconds)) => format!("{slice}, pods changed {} ago", age(seconds)),
+        (Some(slice), None) => slice.to_string(),
+        (None, _) => "-".to_owned(),
     };
     let (pod, zone) = (known(&line.pod), known(&line.zone));
     let [share, local] = [line.share, line.local_share].map(percent);
     let [flows, stuck] = [line.flows, line.stuck_flows]
         .map(|count| count.map_or_else(|| "-".to_owned(), |count| count.to_string()));
-    vec![address, pod, node, zone, share, local, flows, stuck, state]
+    vec![address, pod, node, zone, share, local, flows, stuck, state, slice]
+}
+
+/// A time in its largest whole unit.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
 }

@@ -105,7 +105,7 @@ pub struct Tracker {
     /// Trigger times of slices that changed since the last resolve.
     pending_triggers: HashMap<ServiceName, Vec<String>>,
     /// The trigger times of slices that changed something to be programmed.
-    trigger_times: Vec<String>,
+    trigger_times: Vec<(ServiceName, String)>,
 }
 
 impl Tracker {
@@ -319,8 +319,8 @@ impl Tracker {
     }
 
     /// The trigger times (RFC 3339, as annotated) of the EndpointSlice changes in
-    /// [`Tracker::transition`].
-    pub fn trigger_times(&self) -> &[String] {
+    /// [`Tracker::transition`], with the Services.
+    pub fn trigger_times(&self) -> &[(ServiceName, String)] {
         &self.trigger_times
     }
 
@@ -502,7 +502,8 @@ impl Tracker {
     fn confirm_triggers(&mut self, service: &ServiceName) {
         if let Some(times) = self.pending_triggers.remove(service) {
             let room = MOST_TRIGGER_TIMES.saturating_sub(self.trigger_times.len());
-            self.trigger_times.extend(times.into_iter().take(room));
+            let times = times.into_iter().take(room);
+            self.trigger_times.extend(times.map(|time| (service.clone(), time)));
         }
     }
 

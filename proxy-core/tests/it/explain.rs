@@ -396,7 +396,7 @@ fn chains_of_others_drop_those_whose_packets_come_to_them() {
     let node = ["192.168.10.1".parse().unwrap()];
     let asked = |question: &str, closed: &[ClosedChain], node| {
         let mut answer = ask(&known, question);
-        assert!(answer.to_string().contains("\nother tables  not read\n"), "{answer}");
+        assert!(answer.to_string().contains("\nother tables  not read"), "{answer}");
         answer.set_other_tables(closed.to_vec(), node);
         check_schema("explain", &json!(answer));
         answer

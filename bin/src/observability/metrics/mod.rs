@@ -224,7 +224,8 @@ impl Metrics {
             self.changes.services.synced();
             self.changes.endpoints.synced();
         }
-        self.observe_trigger_times(&outcome.change, outcome.trigger_times, Timestamp::now());
+        let times = outcome.trigger_times.iter().map(|(_, time)| &**time);
+        self.observe_trigger_times(&outcome.change, times, Timestamp::now());
         for &family in &self.families {
             let counts = outcome.no_local_endpoints.get(family);
             let set = |policy: &str, count: usize| {
@@ -392,9 +393,14 @@ impl Metrics {
 
     /// Records the age of the changes that a sync has programmed. Changes from before the start of
     /// this process do not count, since they waited for the start.
-    fn observe_trigger_times(&self, change: &Transition<'_>, times: &[String], now: Timestamp) {
+    fn observe_trigger_times<'a>(
+        &self,
+        change: &Transition<'_>,
+        times: impl Iterator<Item = &'a str>,
+        now: Timestamp,
+    ) {
         let start = self.process.start().and_then(|start| i64::try_from(start).ok()).unwrap_or(0);
-        for time in times.iter().filter_map(|text| text.parse::<Timestamp>().ok()) {
+        for time in times.filter_map(|text| text.parse::<Timestamp>().ok()) {
             if time.as_second() < start {
                 continue;
             }

@@ -31,7 +31,7 @@ fn partial(family: IpFamily) -> OwnedTransition {
 fn outcome<'a>(
     change: &'a OwnedTransition,
     report: &'a SyncReport,
-    trigger_times: &'a [String],
+    trigger_times: &'a [(ServiceName, String)],
 ) -> SyncOutcome<'a> {
     let here = NoLocalEndpoints { internal: 2, external: 3 };
     SyncOutcome {
@@ -74,6 +74,7 @@ fn a_sync_is_told_as_kube_proxy_tells_it() {
     report.commit = Duration::from_millis(1);
     let trigger =
         [(Timestamp::now() - Duration::from_secs(0)).to_string(), "2001-01-01T00:00:00Z".into()];
+    let trigger = trigger.map(|time| (ServiceName::new("ns", "web"), time));
     metrics.synced(&outcome(&partial(IpFamily::V4), &report, &trigger));
     let text = metrics.text();
     assert_eq!(value(&text, pending), 0.0);
@@ -116,7 +117,7 @@ fn old_trigger_times_do_not_count() {
     let start = metrics.process_start().unwrap();
     let before = Timestamp::from_second(start as i64 - 5).unwrap();
     let times = [(now - Duration::from_secs(2)).to_string(), before.to_string(), "x".into()];
-    metrics.observe_trigger_times(&change.get(), &times, now);
+    metrics.observe_trigger_times(&change.get(), times.iter().map(String::as_str), now);
     let text = metrics.text();
     let name = "kubeproxy_network_programming_duration_seconds";
     assert_eq!(value(&text, &format!("{name}_count{{ip_family=\"IPv6\"}}")), 1.0);

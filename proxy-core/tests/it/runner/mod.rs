@@ -149,7 +149,11 @@ impl Log {
                 self.told.push(Told {
                     duration: outcome.duration,
                     latency: outcome.latency,
-                    trigger_times: outcome.trigger_times.to_vec(),
+                    trigger_times: outcome
+                        .trigger_times
+                        .iter()
+                        .map(|(_, time)| time.clone())
+                        .collect(),
                     no_local_internal: outcome.no_local_endpoints.v4.internal,
                 });
             }
