@@ -37,6 +37,7 @@ impl From<ObjectMeta> for Metadata {
             annotations: meta.annotations.unwrap_or_default(),
             creation_timestamp: time(meta.creation_timestamp),
             deletion_timestamp: time(meta.deletion_timestamp),
+            resource_version: String::new(),
         }
     }
 }

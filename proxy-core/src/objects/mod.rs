@@ -83,6 +83,10 @@ pub struct Metadata {
     /// `metadata.deletionTimestamp`, RFC 3339, or empty.
     #[serde(deserialize_with = "null_default")]
     pub deletion_timestamp: String,
+    /// `metadata.resourceVersion`, which a source takes out as soon as it knows it; the engine does
+    /// not read it.
+    #[serde(deserialize_with = "null_default")]
+    pub resource_version: String,
 }
 
 /// The kinds of object that decide where Service traffic goes.

@@ -4,7 +4,7 @@
 //! is therefore reported with its name and field, and the rest of its list or watch is unaffected.
 //! The raw text is borrowed from the answer and not copied.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, mem};
 
 use kube::core::{WatchEvent, watch::Bookmark};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
@@ -18,6 +18,9 @@ pub(crate) trait DecodableObject: DeserializeOwned + Clone + Send + Sync + 'stat
     /// The kind of the type's objects.
     const KIND: Kind;
 
+    /// The object's `metadata`.
+    fn metadata(&mut self) -> &mut Metadata;
+
     /// Returns the object as an object of any kind.
     fn into_object(self) -> Object;
 }
@@ -26,6 +29,10 @@ macro_rules! decodable {
     ($($type:ident: $variant:ident),*) => {$(
         impl DecodableObject for $type {
             const KIND: Kind = Kind::$variant;
+
+            fn metadata(&mut self) -> &mut Metadata {
+                &mut self.metadata
+            }
 
             fn into_object(self) -> Object {
                 Object::$variant(self)
@@ -80,17 +87,21 @@ impl<'de, T: DecodableObject> Deserialize<'de> for Item<T> {
 
 impl<T: DecodableObject> Item<T> {
     fn decode(text: &str) -> Self {
-        let identity = serde_json::from_str::<Identity>(text).map(|identity| identity.metadata);
-        let IdentityMetadata { name, namespace, resource_version } = identity.unwrap_or_default();
-        let metadata =
-            Metadata { name, namespace: namespace.unwrap_or_default(), ..Metadata::default() };
+        let key = |metadata: &Metadata| {
+            (!metadata.name.is_empty()).then(|| ObjectKey::new(T::KIND, metadata))
+        };
+        if let Ok(mut object) = serde_json::from_str::<T>(text) {
+            let version = mem::take(&mut object.metadata().resource_version);
+            let key = key(object.metadata());
+            return Self { key, version, content: Ok(object.into_object()), kind: PhantomData };
+        }
+        let identity = serde_json::from_str::<Identity>(text).unwrap_or_default();
+        let IdentityMetadata { name, namespace, resource_version } = identity.metadata;
+        let namespace = namespace.unwrap_or_default();
         Self {
-            key: (!metadata.name.is_empty()).then(|| ObjectKey::new(T::KIND, &metadata)),
+            key: key(&Metadata { name, namespace, ..Metadata::default() }),
             version: resource_version.unwrap_or_default(),
-            content: match serde_json::from_str::<T>(text) {
-                Ok(object) => Ok(object.into_object()),
-                Err(_) => decode_tracked::<T>(text),
-            },
+            content: decode_tracked::<T>(text),
             kind: PhantomData,
         }
     }
