@@ -150,7 +150,7 @@ impl From<bool> for Condition {
 struct Conditions<'a, F> {
     /// Whether there is none but those that hold.
     is_always: bool,
-    /// What registers hold, by their first words.
+    /// The contents of registers, by their first words.
     loaded: Vec<(u32, Loaded)>,
     flow: Option<&'a NewFlow>,
     has: &'a mut F,
@@ -217,7 +217,7 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
         if is_known { Condition::Holds } else { Condition::Unknown }
     }
 
-    /// What begins in a register.
+    /// The value that begins in a register.
     fn held(&self, register: Option<u32>) -> Option<&Loaded> {
         let word = first_word(register?);
         self.loaded.iter().find(|(at, _)| *at == word).map(|(_, held)| held)
@@ -337,7 +337,7 @@ const LOOPBACK: u32 = 1;
 const ICMP: u8 = libc::IPPROTO_ICMP as u8;
 const ICMPV6: u8 = libc::IPPROTO_ICMPV6 as u8;
 
-/// What the match `multiport` of xtables finds for a destination, by its description (`struct
+/// The finding of the match `multiport` of xtables for a destination, by its description (`struct
 /// xt_multiport_v1`); `None` if it asks for other ports.
 fn multiport(info: &[u8], port: u16) -> Option<bool> {
     /// `XT_MULTIPORT_DESTINATION`
@@ -361,7 +361,7 @@ fn multiport(info: &[u8], port: u16) -> Option<bool> {
     Some(has != is_inverted)
 }
 
-/// What the match `conntrack` of xtables finds for new connections, by its description (`struct
+/// The finding of the match `conntrack` of xtables for new connections, by its description (`struct
 /// xt_conntrack_mtinfo3`).
 fn conntrack(info: &[u8]) -> Condition {
     // After eight addresses, two times and five numbers of 16 bits.
