@@ -7,6 +7,7 @@ use crate::{Error, Socket};
 /// Where `struct nlmsghdr` has the type of the message, and the port of the sender.
 const KIND_OFFSET: u32 = 4;
 const SENDER_OFFSET: u32 = 12;
+const TABLE_OFFSET: u32 = 20;
 
 impl Socket {
     /// The port of this socket (`nl_pid`): the kernel's notifications carry that of the socket
@@ -58,6 +59,13 @@ impl Socket {
         // The program sees bytes in network order.
         let kind = u16::from_be_bytes(kind.to_ne_bytes());
         self.filter(libc::BPF_H, KIND_OFFSET, [kind.into()], [u32::MAX, 0])
+    }
+
+    /// Has the kernel drop announcements of routes and rules of all routing tables but this one,
+    /// before they take any room here (`rtm_table` of `rtmsg` and `table` of `fib_rule_hdr`, which are
+    /// at the same place).
+    pub(crate) fn receive_only_of_table(&self, table: u8) -> Result<(), Error> {
+        self.filter(libc::BPF_B, TABLE_OFFSET, [table.into()], [u32::MAX, 0])
     }
 
     /// Accepts `same` bytes of a datagram if the `size`-wide field at `offset` equals one of

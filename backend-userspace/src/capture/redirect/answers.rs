@@ -89,25 +89,17 @@ fn delivery(mark: u32) -> LocalDelivery {
     LocalDelivery { mark, mask: MASK, table, priority }
 }
 
-/// The first device for which the mark counts when the source of a packet is checked: `all`,
-/// `default` for those that come, or one by its name.
-fn validates_marks() -> Option<String> {
-    let devices = fs::read_dir("/proc/sys/net/ipv4/conf").ok()?.flatten();
-    let is_set = |path| fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
-    let set = devices.filter(|device| is_set(device.path().join("src_valid_mark")));
-    set.map(|device| device.file_name().to_string_lossy().into_owned()).next()
-}
-
 fn ensure(
     transport: &mut Option<NetlinkTransport>,
     delivery: &LocalDelivery,
     family: IpFamily,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
-    if family == IpFamily::V4
-        && let Some(device) = validates_marks()
+    // One that is set for a pod's device alone counts for this pod, and is not looked for.
+    let setting = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
+    if family == IpFamily::V4 && fs::read_to_string(setting).is_ok_and(|value| value.trim() != "0")
     {
         // The way back to an endpoint would be that of its answers, which leads nowhere.
-        return Err(format!("net.ipv4.conf.{device}.src_valid_mark is set").into());
+        return Err("net.ipv4.conf.all.src_valid_mark is set".into());
     }
     let transport = match transport {
         Some(transport) => transport,

@@ -120,24 +120,26 @@ impl DeliveryAnnouncements {
             Some(open) => open,
             None => {
                 let socket = Socket::open(libc::NETLINK_ROUTE)?;
+                // Routing daemons change thousands of routes of other tables.
+                socket.receive_only_of_table(self.table)?;
                 for group in abi::GROUPS {
                     socket.join(group)?;
                 }
                 self.open.insert(Awaited::new(socket))
             }
         };
-        let (priority, table) = (self.priority, self.table);
-        announcements.announced(|message| is_deletion(message, priority, table)).await
+        let priority = self.priority;
+        announcements.announced(|message| is_deletion(message, priority)).await
     }
 }
 
-fn is_deletion(message: &Message<'_>, priority: u32, table: u8) -> bool {
+fn is_deletion(message: &Message<'_>, priority: u32) -> bool {
     match message.kind {
         abi::DELETE_RULE => {
             let found = message.attributes(abi::RULE_HEADER).find_kind(abi::RULE_PRIORITY);
             found.and_then(|found| found.ne32()) == Some(priority)
         }
-        abi::DELETE_ROUTE => message.payload.get(abi::ROUTE_TABLE) == Some(&table),
+        abi::DELETE_ROUTE => true,
         _ => false,
     }
 }
@@ -162,8 +164,6 @@ mod abi {
 
     /// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_ROUTE` and `RTNLGRP_IPV6_RULE`
     pub(super) const GROUPS: [i32; 4] = [7, 8, 11, 19];
-    /// The place of `rtm_table` in `rtmsg`.
-    pub(super) const ROUTE_TABLE: usize = 4;
     /// The size of `fib_rule_hdr`.
     pub(super) const RULE_HEADER: usize = 12;
 
@@ -220,7 +220,9 @@ mod tests {
                 delivery.ensure(family).unwrap();
                 run(&format!("{program} rule add fwmark 5 lookup 184 pref 84"));
                 run(&format!("{program} rule del pref 84"));
-                assert!(!is_noticed(), "{program}: another rule");
+                run(&format!("{program} route add local default dev lo table 184"));
+                run(&format!("{program} route flush table 184"));
+                assert!(!is_noticed(), "{program}: another rule and table");
                 for what in ["rule del pref 83", "route flush table 183"] {
                     run(&format!("{program} {what}"));
                     assert!(is_noticed(), "{program} {what}");
