@@ -23,8 +23,9 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 const SILENT_AFTER: Duration = Duration::from_secs(180);
 
 /// The time within which a watch that failed is heard from, or fails again: a pause of 90 s, as the
-/// server may ask for a minute (`Retry-After`), and a list that is given up after 120 s.
-const RETRIED_WITHIN: Duration = Duration::from_secs(240);
+/// server may ask for a minute (`Retry-After`), and a list that is given up after 120 s, with its
+/// connection and credentials before.
+const RETRIED_WITHIN: Duration = Duration::from_secs(300);
 
 /// The time for which all watches can be refused as unauthorized before that is reported.
 const UNAUTHORIZED_AFTER: Duration = Duration::from_secs(600);

@@ -99,7 +99,13 @@ pub async fn serve<const N: usize>(
     }
 }
 
-/// Binds the address. A running server that is to move is closed if it has the port, and the
+/// Whether one socket at most can listen at these addresses.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_wide = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && (is_wide || one.ip() == other.ip())
+}
+
+/// Binds the address. A running server that is to move is closed if it is in the way, and the
 /// address is in use.
 fn bind<const N: usize>(
     address: SocketAddr,
@@ -113,24 +119,34 @@ fn bind<const N: usize>(
     let mut is_less = false;
     for (running, wanted) in running.iter_mut().zip(wanted) {
         let moves = |server: &mut Server| {
-            server.address.port() == address.port() && Some(server.address) != wanted.address
+            overlap(server.address, address) && Some(server.address) != wanted.address
         };
         is_less |= running.take_if(moves).is_some();
     }
     if is_less { listen::bind(address) } else { Err(error) }
 }
 
-/// Tries the addresses that have to be bound, unless a server with a current address may be in the
-/// way. Returns the address that cannot be bound, and the error.
+/// Tries the addresses that have to be bound, unless a server that moves may be in the way. Returns
+/// the address that cannot be bound, and the error.
 pub fn check<const N: usize>(
     wanted: &[ServerAddress; N],
     current: &[ServerAddress; N],
 ) -> Result<(), (SocketAddr, io::Error)> {
-    for address in wanted.iter().filter(|it| it.hard_fail).filter_map(|it| it.address) {
-        let is_ours =
-            || current.iter().filter_map(|it| it.address).any(|it| it.port() == address.port());
+    for (index, to) in wanted.iter().enumerate().filter(|(_, to)| to.hard_fail) {
+        let Some(address) = to.address else { continue };
+        let overlaps = |it: &ServerAddress| it.address.is_some_and(|it| overlap(it, address));
+        if wanted[..index].iter().any(overlaps) {
+            return Err((address, io::ErrorKind::AddrInUse.into()));
+        }
+        if current[index].address == to.address {
+            continue;
+        }
+        let moves = || {
+            let pairs = current.iter().zip(wanted);
+            pairs.filter(|(from, to)| from.address != to.address).any(|(from, _)| overlaps(from))
+        };
         match listen::bind(address) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_ours() => {}
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && moves() => {}
             result => drop(result.map_err(|error| (address, error))?),
         }
     }
@@ -140,6 +156,7 @@ pub fn check<const N: usize>(
 #[cfg(test)]
 mod tests {
     use std::{
+        array,
         net::IpAddr,
         sync::atomic::{AtomicU8, Ordering},
     };
@@ -155,11 +172,11 @@ mod tests {
     use super::*;
     use crate::observability::http::{Answer, connections::Limits};
 
-    struct Hello;
+    struct Hello(usize);
 
     impl Handler for Hello {
         fn answer(&self, _: &Request<Bytes>) -> Answer {
-            Answer::new(Bytes::from_static(b"hello").into())
+            Answer::new(Bytes::from(format!("hello from {}", self.0)).into())
         }
     }
 
@@ -173,8 +190,16 @@ mod tests {
 
     /// Waits until `address` answers, or until `address` does not answer.
     async fn expect(address: SocketAddr, answers: bool) {
+        expect_of(address, answers.then_some("hello from")).await;
+    }
+
+    async fn expect_of(address: SocketAddr, answer: Option<&str>) {
+        let is_as_expected = |found: io::Result<String>| match answer {
+            Some(answer) => found.is_ok_and(|text| text.contains(answer)),
+            None => !found.is_ok_and(|text| text.contains("hello from")),
+        };
         let fulfilled = async {
-            while ask(address).await.is_ok_and(|text| text.ends_with("hello")) != answers {
+            while !is_as_expected(ask(address).await) {
                 time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -202,7 +227,7 @@ mod tests {
     ) -> (watch::Sender<[ServerAddress; N]>, Task) {
         let (sender, receiver) = watch::channel(first);
         let connections = Connections::new(Limits::new(1024));
-        let handlers = [(); N].map(|()| ("test", Arc::new(Hello) as Arc<dyn Handler>));
+        let handlers = array::from_fn(|index| ("test", Arc::new(Hello(index)) as Arc<dyn Handler>));
         (sender, tokio::spawn(serve(receiver, handlers, connections)))
     }
 
@@ -244,15 +269,21 @@ mod tests {
         let [one, two] = free();
         let hard = |address| ServerAddress { hard_fail: true, ..retried(address) };
         let (addresses, task) = start([hard(one), hard(two)]);
-        expect(two, true).await;
-        for next in
-            [[hard(two), hard(one)], [hard(one), ServerAddress { address: None, ..hard(one) }]]
-        {
+        expect_of(two, Some("hello from 1")).await;
+        let none = ServerAddress { address: None, ..hard(one) };
+        for (next, at_one, at_two) in [
+            ([hard(two), hard(one)], "hello from 1", Some("hello from 0")),
+            ([hard(one), none], "hello from 0", None),
+        ] {
             check(&next, &addresses.borrow()).unwrap();
             addresses.send_replace(next);
-            expect(one, true).await;
-            expect(two, next[1].address.is_some()).await;
+            expect_of(one, Some(at_one)).await;
+            expect_of(two, at_two).await;
         }
+        // One place for two servers, or that of a server that stays.
+        let wide = SocketAddr::from(([0, 0, 0, 0], two.port()));
+        assert_eq!(check(&[hard(wide), hard(two)], &[hard(one), none]).unwrap_err().0, two);
+        assert_eq!(check(&[hard(one), hard(one)], &[hard(one), hard(two)]).unwrap_err().0, one);
         let _blocker = std::net::TcpListener::bind(two).unwrap();
         let found = check(&[hard(two)], &[hard(one)]).unwrap_err();
         assert_eq!((found.0, found.1.kind()), (two, io::ErrorKind::AddrInUse));
