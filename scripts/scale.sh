@@ -89,7 +89,7 @@ mean() {
             is_sum = index($0, name "_sum") == 1
             sum[is_sum] += FNR == NR ? -$2 : $2
         }
-        END { if (sum[0] > 0) printf "%.2g", 1000 * sum[1] / sum[0]; else printf "-" }' "$work/before" "$work/after"
+        END { if (sum[0] > 0) printf "%.1f", 1000 * sum[1] / sum[0]; else printf "-" }' "$work/before" "$work/after"
 }
 
 # Measures one program with one shape, and prints the fields of a row.

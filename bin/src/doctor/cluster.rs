@@ -72,19 +72,20 @@ impl Cluster {
         };
         let started = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = started.map_err(|error| Unanswered::NoServer(error.to_string()))?;
-        runtime.block_on(async {
-            let failed = Unanswered::Failed;
-            let is_named = settings.kubeconfig.is_some() || settings.master.is_some();
-            let kind = if is_named { Unanswered::Failed } else { Unanswered::NoServer };
+        let failed = Unanswered::Failed;
+        let answers = async {
+            // Credentials may be where only a pod of the proxy finds them.
             let client = source_task::client(settings).await;
-            let client = client.map_err(|error| kind(ErrorChain(&error).to_string()))?;
-            match timeout(LONGEST, requests(&client, node)).await {
-                Ok(answered) => {
-                    answered.map_err(|error| failed(ErrorChain(error.as_ref()).to_string()))
-                }
-                Err(_) => Err(failed(format!("it took longer than {} s", LONGEST.as_secs()))),
-            }
-        })
+            let client =
+                client.map_err(|error| Unanswered::NoServer(ErrorChain(&error).to_string()))?;
+            let answered = requests(&client, node).await;
+            answered.map_err(|error| failed(ErrorChain(error.as_ref()).to_string()))
+        };
+        let asked = runtime.block_on(async { timeout(LONGEST, answers).await });
+        // A resolver may hang.
+        runtime.shutdown_background();
+        let too_long = |_| Err(failed(format!("it took longer than {} s", LONGEST.as_secs())));
+        asked.unwrap_or_else(too_long)
     }
 }
 
@@ -116,6 +117,10 @@ async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
             cluster.refused.push(format!("{verb} {}: {status}{why}", kind.as_str()));
         };
+        // Others pass: too many requests, or a server that begins.
+        if !status.is_success() && !is_refusal(status) {
+            return Err(format!("the API server answers {status}").into());
+        }
         if !status.is_success() {
             refuse("list", status, answer["message"].as_str().unwrap_or_default());
             continue;
@@ -124,7 +129,7 @@ async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
         // The watch ends by itself, or with the connection.
         let watching = client.send(Request::new(path).watch(&watch, version)?.map(Body::from));
         let status = watching.await?.status();
-        if !status.is_success() {
+        if is_refusal(status) {
             refuse("watch", status, "");
         }
         if kind != Kind::EndpointSlice {
@@ -132,6 +137,10 @@ async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
         }
     }
     Ok(cluster)
+}
+
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 /// The items of a list, which lack their kind.

@@ -54,6 +54,8 @@ pub const WAIT: Duration = Duration::from_secs(10);
 const CLIENT: Duration = Duration::from_secs(5);
 /// The longest wait for a comparison with the kernel's tables.
 const COMPARISON: Duration = Duration::from_secs(3);
+/// The longest wait for the tables and metrics of a snapshot, which are left out then.
+const TABLES: Duration = Duration::from_secs(10);
 /// The longest request, in bytes.
 const LONGEST: u64 = 4096;
 /// The most connections at a time, of which some may send nothing.
@@ -400,7 +402,14 @@ async fn snapshot(
             lines.push(Line::Metrics(top.metrics.exposition(&top.status)));
             lines
         };
-        for line in task::spawn_blocking(read).await.map_err(|_| ServerError::Ended)? {
+        let lines = match timeout(TABLES, task::spawn_blocking(read)).await {
+            Ok(lines) => lines.map_err(|_| ServerError::Ended)?,
+            Err(_) => {
+                let text = format!("# not read within {} s\n", TABLES.as_secs());
+                vec![Line::Kernel { table: "tables and metrics".to_owned(), text }]
+            }
+        };
+        for line in lines {
             send(to, &line).await?;
         }
     }

@@ -16,9 +16,11 @@ use tokio::{sync::Notify, time::Instant};
 pub(super) struct Attention {
     /// The time since nothing of the client has waited; `None` while something does.
     silent: Mutex<Option<Instant>>,
+    /// The last line of this client, or of one before it; at first, when there was none yet.
+    heard: Mutex<Option<Instant>>,
     /// Whether the client is connected.
     pub(super) is_connected: AtomicBool,
-    /// Whether the client has ended a list.
+    /// Whether the client, or one before it, has ended a list.
     pub(super) is_synced: AtomicBool,
     is_replaced: Notify,
 }
@@ -32,12 +34,19 @@ impl Attention {
     /// Notes that the client has sent a line.
     pub(super) fn hears(&self) {
         *self.silent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Returns for how long the client has sent no line.
     pub(super) fn silence(&self) -> Duration {
         let silent = *self.silent.lock().unwrap_or_else(PoisonError::into_inner);
         silent.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Returns the time since the last line of any client.
+    fn unheard(&self) -> Duration {
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Has the client go.
@@ -61,18 +70,26 @@ pub struct ClientHealth(Arc<Mutex<Option<Arc<Attention>>>>);
 pub struct ClientState {
     /// Whether it is connected.
     pub is_connected: bool,
-    /// Whether it has ended a list.
+    /// Whether it, or one before it, has ended a list.
     pub is_synced: bool,
-    /// The seconds since it sent a line, or since the start.
+    /// The seconds since one sent a line, or since the start.
     pub seconds_silent: u64,
 }
 
 impl ClientHealth {
-    /// Begins the record of another client.
+    /// Begins the record of another client. What was heard of the last one, and whether it ended a
+    /// list, counts until this one sends something.
     pub(super) fn begins(&self) -> Arc<Attention> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let attention = Arc::<Attention>::default();
+        let mut heard = Some(Instant::now());
+        if let Some(last) = &*last {
+            heard = *last.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            attention.is_synced.store(last.is_synced.load(Relaxed), Relaxed);
+        }
         attention.waits();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&attention));
+        *attention.heard.lock().unwrap_or_else(PoisonError::into_inner) = heard;
+        *last = Some(Arc::clone(&attention));
         attention
     }
 
@@ -82,7 +99,7 @@ impl ClientHealth {
         last.as_ref().map(|client| ClientState {
             is_connected: client.is_connected.load(Relaxed),
             is_synced: client.is_synced.load(Relaxed),
-            seconds_silent: client.silence().as_secs(),
+            seconds_silent: client.unheard().as_secs(),
         })
     }
 }

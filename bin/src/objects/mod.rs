@@ -35,7 +35,8 @@ use tokio::{
         broadcast::{self, Sender as Broadcast},
         mpsc::Sender,
     },
-    time::{interval, sleep, timeout},
+    task::spawn_blocking,
+    time::{Instant, interval, sleep, timeout},
 };
 
 pub use self::attention::{ClientHealth, ClientState};
@@ -91,10 +92,16 @@ pub struct ClientLink {
     pub health: ClientHealth,
 }
 
-/// Opens the socket. Returns it with its identity in the file system.
-fn open(path: &Path) -> io::Result<(UnixListener, Option<(u64, u64)>)> {
-    let listener = local_socket::open(path)?.ok_or(io::ErrorKind::NotFound)?;
-    Ok((UnixListener::from_std(listener)?, identity(path)))
+/// Opens the socket, which may wait for another process. Returns it with its identity in the file
+/// system.
+async fn open(path: &Path) -> io::Result<(UnixListener, Option<(u64, u64)>)> {
+    let path = path.to_owned();
+    let open = move || {
+        let listener = local_socket::open(&path)?.ok_or(io::ErrorKind::NotFound)?;
+        Ok::<_, io::Error>((listener, identity(&path)))
+    };
+    let (listener, identity) = spawn_blocking(open).await.map_err(io::Error::other)??;
+    Ok((UnixListener::from_std(listener)?, identity))
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
@@ -109,10 +116,12 @@ pub async fn run(
     engine: Sender<Input>,
     ClientLink { problems, health }: ClientLink,
 ) -> Result<(), ObjectsError> {
-    let opened = open(&path).map_err(|error| ObjectsError::Open(path.clone(), error));
+    let opened = open(&path).await.map_err(|error| ObjectsError::Open(path.clone(), error));
     let (mut listener, mut own) = opened?;
     let mut looks = interval(LOOK);
     let mut is_lost = false;
+    // The socket of another program, and the last try, which that program takes for a client.
+    let mut foreign = None::<(_, Instant)>;
     tracing::info!(path = %path.display(), "Waiting for a client with objects");
     // Whoever holds it is the client.
     let ledger = Arc::new(Mutex::new(Ledger::default()));
@@ -122,10 +131,13 @@ pub async fn run(
             () = engine.closed() => return Ok(()),
             accepted = listener.accept() => accepted,
             _ = looks.tick() => {
-                if identity(&path) == own {
+                let found = identity(&path);
+                let is_tried = |(tried, at): (_, Instant)| tried == found && at.elapsed() < SILENCE;
+                if found == own || (found.is_some() && foreign.is_some_and(is_tried)) {
                     continue;
                 }
-                match open(&path) {
+                foreign = Some((found, Instant::now()));
+                match open(&path).await {
                     Ok(opened) => {
                         tracing::warn!(path = %path.display(), "Socket for objects was gone; opened it again");
                         ((listener, own), is_lost) = (opened, false);

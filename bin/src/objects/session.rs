@@ -56,6 +56,15 @@ pub(super) enum SessionError {
     Replaced,
 }
 
+/// Notes the end of a connection, also of one whose task panics.
+struct Connected(Arc<Attention>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.is_connected.store(false, Relaxed);
+    }
+}
+
 /// A connection, whose client is the only one.
 pub(super) struct Session {
     lines: Lines<BufReader<OwnedReadHalf>>,
@@ -84,10 +93,8 @@ impl Session {
 
     /// Reads until the client closes the connection.
     pub(super) async fn run(self, node_name: &str) -> Result<(), SessionError> {
-        let attention = Arc::clone(&self.attention);
-        let result = self.converse(node_name).await;
-        attention.is_connected.store(false, Relaxed);
-        result
+        let _connected = Connected(Arc::clone(&self.attention));
+        self.converse(node_name).await
     }
 
     async fn converse(mut self, node_name: &str) -> Result<(), SessionError> {

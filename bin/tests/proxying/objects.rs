@@ -96,6 +96,8 @@ fn a_client_feeds_services_and_may_die() {
     assert_eq!(client.receive(), json!({"confirmed": 1}));
     assert_eq!(namespace.get(HEALTH, "/readyz").unwrap().0, 503, "the list has no end yet");
     assert!(!connects());
+    let status = || namespace.get(METRICS, "/status").unwrap().1;
+    assert!(status().contains("wrong: no client of --objects-socket has ended a list"));
     client.send(&json!("synced"));
     assert_eq!(client.receive(), json!({"synced": {"objects": 2, "isWhole": true}}));
     until("the Service serves", connects);
@@ -109,11 +111,10 @@ fn a_client_feeds_services_and_may_die() {
     client.send(&json!("list"));
     drop(client);
     until("the client is missed", || state("connected") == [0.0]);
-    let (_, text) = namespace.get(METRICS, "/status").unwrap();
-    assert!(text.contains("wrong: no client of --objects-socket is connected"), "{text}");
+    assert!(status().contains("gone, list complete"), "{}", status());
     let mut client = Client::new(&socket);
     assert!(connects());
-    assert_eq!([state("connected"), state("synced")], [[1.0], [0.0]]);
+    assert_eq!([state("connected"), state("synced")], [[1.0], [1.0]]);
     client.send(&json!({"confirm": 2}));
     assert_eq!(client.receive(), json!({"confirmed": 2}));
     assert!(connects());

@@ -348,7 +348,7 @@ impl Metrics {
         for (state, is) in [("connected", is_connected), ("synced", is_synced)] {
             self.ours.client.with_label_values(&[state]).set(is.into());
         }
-        self.ours.watch_silence.with_label_values(&["client"]).set(seconds_silent as f64);
+        self.ours.client_silence.with_label_values::<&str>(&[]).set(seconds_silent as i64);
     }
 
     /// Records how many sockets serve node ports on `[::1]`, and counts attempts to open one that

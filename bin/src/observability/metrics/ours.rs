@@ -33,6 +33,8 @@ metrics! {
             "Time since the API server last sent something on a watch", &["kind"]),
         client: gauges("switchyard_objects_client",
             "Whether a client of --objects-socket is connected, and has ended a list", &["state"]),
+        client_silence: gauges("switchyard_objects_client_silence_seconds",
+            "Time since a client of --objects-socket last sent a line", &[]),
     }
 }
 

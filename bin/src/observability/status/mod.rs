@@ -115,8 +115,8 @@ impl StatusSources {
             problems.push(format!("no news of {kind} objects for {seconds_silent} s"));
         }
         let client = self.client.state();
-        if client.is_some_and(|client| !client.is_connected) {
-            problems.push("no client of --objects-socket is connected".to_owned());
+        if client.is_some_and(|client| !client.is_synced) {
+            problems.push("no client of --objects-socket has ended a list".to_owned());
         }
         let usage = self.table.get();
         if let Some(percent) = usage.and_then(|usage| usage.percent()).filter(|p| *p >= NEARLY_FULL)
