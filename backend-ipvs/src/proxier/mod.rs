@@ -3,10 +3,11 @@
 //! The order of a sync keeps every moment safe: rules, then virtual servers with their real
 //! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. A
 //! packet to an address that the node takes for its own always finds its rules and its virtual
-//! server, and rules masquerade what an endpoint sends to itself until IPVS does not choose it. For
-//! Service ports that are not delivered yet, the rules translate by themselves until all is there,
-//! so that those of another mode are replaced without a gap, and are synced once more then. Without
-//! its rules, a Service port gets no virtual server and no address, and keeps those that it has.
+//! server, and rules masquerade what an endpoint sends to itself until IPVS does not choose it; not
+//! across a restart, as the endpoints of before are not known then. For Service ports that are not
+//! delivered yet, the rules translate by themselves until all is there, so that those of another
+//! mode are replaced without a gap, and are synced once more then. Without its rules, a Service port
+//! gets no virtual server and no address, and keeps those that it has.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
