@@ -1,5 +1,6 @@
 //! Notices that another program changes what a capture mode programs: rules, the addresses of the
-//! device, or what leads answers to clients here.
+//! device, or its own rules for answers to clients; of their rule of the routing policy and their
+//! route only that they are deleted, not that others go before them or replace them.
 
 use std::future::pending;
 
