@@ -6,8 +6,8 @@
 //! server, and rules masquerade what an endpoint sends to itself until IPVS does not choose it; not
 //! across a restart, as the endpoints of before are not known then. For Service ports that are not
 //! delivered yet, the rules translate by themselves until all is there, so that those of another
-//! mode are replaced without a gap, and are synced once more then. Without its rules, a Service port
-//! gets no virtual server and no address, and keeps those that it has.
+//! mode are replaced without a gap, and are synced once more then. Without its rules, a Service
+//! port gets no virtual server and no address, and keeps those that it has.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
