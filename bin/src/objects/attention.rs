@@ -11,18 +11,24 @@ use std::{
 use serde::Serialize;
 use tokio::{sync::Notify, time::Instant};
 
-/// The time since a client was heard.
-#[derive(Debug, Default)]
+/// The record of a client.
+#[derive(Debug)]
 pub(super) struct Attention {
     /// The time since nothing of the client has waited; `None` while something does.
     silent: Mutex<Option<Instant>>,
-    /// The last line of this client, or of one before it; at first, when there was none yet.
-    heard: Mutex<Option<Instant>>,
     /// Whether the client is connected.
     pub(super) is_connected: AtomicBool,
-    /// Whether the client, or one before it, has ended a list.
-    pub(super) is_synced: AtomicBool,
     is_replaced: Notify,
+    all: Arc<AllClients>,
+}
+
+/// The record of all clients, one after the other.
+#[derive(Debug)]
+struct AllClients {
+    /// The time of the last line; at first, of the start.
+    heard: Mutex<Instant>,
+    /// Whether one has ended a list.
+    is_synced: AtomicBool,
 }
 
 impl Attention {
@@ -34,7 +40,7 @@ impl Attention {
     /// Notes that the client has sent a line.
     pub(super) fn hears(&self) {
         *self.silent.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.all.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Returns for how long the client has sent no line.
@@ -43,10 +49,9 @@ impl Attention {
         silent.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Returns the time since the last line of any client.
-    fn unheard(&self) -> Duration {
-        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.map_or(Duration::ZERO, |since| since.elapsed())
+    /// Notes that the client has ended a list.
+    pub(super) fn ends_list(&self) {
+        self.all.is_synced.store(true, Relaxed);
     }
 
     /// Has the client go.
@@ -77,18 +82,17 @@ pub struct ClientState {
 }
 
 impl ClientHealth {
-    /// Begins the record of another client. What was heard of the last one, and whether it ended a
-    /// list, counts until this one sends something.
+    /// Begins the record of another client.
     pub(super) fn begins(&self) -> Arc<Attention> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let attention = Arc::<Attention>::default();
-        let mut heard = Some(Instant::now());
-        if let Some(last) = &*last {
-            heard = *last.heard.lock().unwrap_or_else(PoisonError::into_inner);
-            attention.is_synced.store(last.is_synced.load(Relaxed), Relaxed);
-        }
-        attention.waits();
-        *attention.heard.lock().unwrap_or_else(PoisonError::into_inner) = heard;
+        let now = Instant::now();
+        let first = || Arc::new(AllClients { heard: Mutex::new(now), is_synced: false.into() });
+        let attention = Arc::new(Attention {
+            silent: Mutex::new(Some(now)),
+            is_connected: false.into(),
+            is_replaced: Notify::new(),
+            all: last.as_ref().map_or_else(first, |last| Arc::clone(&last.all)),
+        });
         *last = Some(Arc::clone(&attention));
         attention
     }
@@ -98,8 +102,11 @@ impl ClientHealth {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().map(|client| ClientState {
             is_connected: client.is_connected.load(Relaxed),
-            is_synced: client.is_synced.load(Relaxed),
-            seconds_silent: client.unheard().as_secs(),
+            is_synced: client.all.is_synced.load(Relaxed),
+            seconds_silent: {
+                let heard = client.all.heard.lock().unwrap_or_else(PoisonError::into_inner);
+                heard.elapsed().as_secs()
+            },
         })
     }
 }

@@ -159,7 +159,7 @@ impl Session {
                         send(engine, Event::Listed(kind)).await?;
                     }
                     let objects = ledger.len();
-                    self.attention.is_synced.store(true, Relaxed);
+                    self.attention.ends_list();
                     self.caught_up().await?;
                     self.client.send(&Answer::Synced { objects, is_whole }).await?;
                 }
