@@ -117,13 +117,13 @@ async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
             cluster.refused.push(format!("{verb} {}: {status}{why}", kind.as_str()));
         };
-        // Others pass: too many requests, or a server that begins.
-        if !status.is_success() && !is_refusal(status) {
-            return Err(format!("the API server answers {status}").into());
-        }
-        if !status.is_success() {
+        if is_refusal(status) {
             refuse("list", status, answer["message"].as_str().unwrap_or_default());
             continue;
+        }
+        // Others pass: too many requests, or a server that begins.
+        if !status.is_success() {
+            return Err(format!("the API server answers {status}").into());
         }
         let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or("0");
         // The watch ends by itself, or with the connection.

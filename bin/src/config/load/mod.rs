@@ -211,9 +211,12 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             .filter(|period| !period.is_zero()),
         flowtable_devices: flags
             .text("flowtable-devices")
-            .map(|names| names.split(',').map(|name| name.trim().to_owned()).collect())
-            .map(|names: Vec<_>| names.into_iter().filter(|name| !name.is_empty()).collect())
-            .unwrap_or_default(),
+            .into_iter()
+            .flat_map(|names| names.split(','))
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect(),
         ipvs_run_estimation: flags.text("ipvs-run-estimation").and_then(|word| word.parse().ok()),
         userspace: UserspaceSettings {
             capture: flags
