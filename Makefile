@@ -26,7 +26,7 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
-.PHONY: portable static help demo demo-user unit unit-as-user test tests soak \
+.PHONY: portable static static-beside-ipvs help demo demo-user unit unit-as-user test tests soak \
 	bench conformance conformance-ipvs scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
@@ -100,8 +100,13 @@ unit-as-user:
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces, and those of ipvs mode on a kernel that has IPVS; and what was skipped of all this.
-test: forget-skipped fmt clippy shell features portable deny doc package static tests unit-as-user \
-	test-ipvs skipped
+test: forget-skipped fmt clippy shell features portable deny doc package tests unit-as-user \
+	static-beside-ipvs skipped
+
+# Neither of these two has work for all processors all the time: the one links programs, the other boots a machine and
+# runs some tests alone.
+static-beside-ipvs:
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line static test-ipvs
 
 # Each skipped test adds a line to this file (test_netns::skipped).
 export SWITCHYARD_SKIPPED = $(CURDIR)/target/skipped
