@@ -3,13 +3,15 @@
 
 use std::{
     io::{self, Write},
+    path::Path,
     process::ExitCode,
+    thread,
     time::{Duration, Instant},
 };
 
 use switchyard_core::{
     error::ErrorChain,
-    explain::{Known, KnownNode, KnownService},
+    explain::{Known, Picture},
     proxier::Mode,
 };
 use switchyard_netlink::{kernel::families, route};
@@ -24,16 +26,19 @@ use crate::{
         flags::Flags,
         settings::{Settings, SourceSettings},
     },
-    explain,
+    explain::{self, client::services},
     printable::{print_json, print_lines},
     tracked,
 };
 
 /// The exit status if the tables were not compared.
 const FAILED: u8 = 3;
-/// The comparisons with a running proxy that are made until one finds no difference: a sync may
-/// come between its snapshot and the reading of the tables.
+/// The comparisons with a running proxy after which a difference counts, if nothing has changed
+/// between the last two; the pause between two, in which the proxy may repair what another program
+/// has done; and the time after which an unsettled comparison is the last one.
 const ATTEMPTS: usize = 3;
+const PAUSE: Duration = Duration::from_millis(500);
+const SETTLE_FOR: Duration = Duration::from_secs(5);
 /// The time for which tables that change are read again.
 const READ_FOR: Duration = Duration::from_secs(10);
 /// The time for which each table is evaluated; what takes longer is not understood.
@@ -54,14 +59,7 @@ pub fn run(asked: &FromArguments, flags: &Flags) -> ExitCode {
 
 fn verify(asked: &FromArguments, flags: &Flags) -> Result<Report, Failure> {
     let loaded = config::load(flags, &backends::MODES)?;
-    let is_running = asked.from.is_none() && flags.text("manifests").is_none();
-    let mut report = compare(asked, flags, &loaded)?;
-    for _ in 1..if is_running { ATTEMPTS } else { 1 } {
-        if report.is_equal() {
-            break;
-        }
-        report = compare(asked, flags, &loaded)?;
-    }
+    let report = compare(asked, flags, &loaded)?;
     match asked.format {
         OutputFormat::Text => print_lines(&report.to_string())?,
         OutputFormat::Json => print_json(&serde_json::to_string_pretty(&report)?)?,
@@ -71,8 +69,10 @@ fn verify(asked: &FromArguments, flags: &Flags) -> Result<Report, Failure> {
 
 fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Report, Failure> {
     let settings = &loaded.settings;
-    let (node, services): (_, Vec<KnownService>) = match &settings.source {
-        SourceSettings::Manifests(directory) if asked.from.is_none() => {
+    let limits = (READ_FOR, EVALUATE_FOR);
+    let picture = match (&asked.from, &settings.source) {
+        (Some(path), _) => explain::read_snapshot(path)?,
+        (None, SourceSettings::Manifests(directory)) => {
             // No proxy is asked for its mode.
             loaded.named_mode().map_or(Ok(()), |mode| check_mode(mode.as_str()))?;
             let problems = &mut io::stderr().lock();
@@ -83,29 +83,46 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             tracker.resolve();
             let names = Known::names(&tracker);
             let services = names.filter_map(|name| Known::service(&tracker, name)).collect();
-            (Known::node(&tracker), services)
+            Picture { node: Known::node(&tracker), services }
         }
-        _ => {
-            let picture = match &asked.from {
-                Some(path) => explain::read_snapshot(path)?,
-                None => {
-                    let mut text = Vec::new();
-                    explain::client::snapshot(&explain::socket(flags), &mut text)?;
-                    explain::snapshot::read(&text[..])?
-                }
-            };
-            (picture.node, picture.services)
-        }
+        (None, _) => return compare_running(&explain::socket(flags), settings, limits),
     };
-    compare_with(settings, &node, &services, (READ_FOR, EVALUATE_FOR))
+    compare_with(settings, &picture, limits)
+}
+
+/// Compares the tables with the Services of the running proxy, as [`compare_with`] does, until
+/// nothing differs, or a difference counts, or the proxy has not settled for a while
+/// ([`Report::is_unsettled`]).
+pub fn compare_running(
+    socket: &Path,
+    settings: &Settings,
+    limits: (Duration, Duration),
+) -> Result<Report, Failure> {
+    let begun = Instant::now();
+    let mut before = services(socket)?;
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let mut report = compare_with(settings, &before.picture, limits)?;
+        if report.is_equal() {
+            return Ok(report);
+        }
+        thread::sleep(PAUSE);
+        let now = services(socket)?;
+        report.is_unsettled = !before.is_settled || now != before;
+        let counts = attempts >= ATTEMPTS && !report.is_unsettled;
+        if counts || begun.elapsed() > SETTLE_FOR {
+            return Ok(report);
+        }
+        before = now;
+    }
 }
 
 /// Compares the tables with these Services, each for at most these times to read it and to evaluate
 /// it.
-pub fn compare_with(
+fn compare_with(
     settings: &Settings,
-    node: &KnownNode,
-    services: &[KnownService],
+    Picture { node, services }: &Picture,
     (read_for, evaluate_for): (Duration, Duration),
 ) -> Result<Report, Failure> {
     node.mode.as_deref().map_or(Ok(()), check_mode)?;

@@ -63,6 +63,8 @@ pub struct Report {
     pub milliseconds: u64,
     /// Whether tables are genuine kube-proxy's.
     pub of_kube_proxy: bool,
+    /// Whether what differs may be a change that the running proxy has not synced yet.
+    pub is_unsettled: bool,
     /// The classes that differ.
     pub differences: Vec<Difference>,
     /// The number of those that are not listed, each of a Service of which another is.
@@ -312,6 +314,9 @@ impl fmt::Display for Report {
         }
         if self.of_kube_proxy {
             writeln!(f, "The tables are kube-proxy's.")?;
+        }
+        if self.is_unsettled {
+            writeln!(f, "The proxy had changes to sync, so this may not last.")?;
         }
         for (reason, count) in &self.meant {
             writeln!(f, "{count} classes differ as meant: {reason}")?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::StatusCode;
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
 use kube::{
@@ -29,7 +29,7 @@ use crate::{Failure, config::settings::SourceSettings, source_task};
 /// The longest time for all requests.
 const LONGEST: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes.
-const LARGEST: usize = 16 << 20;
+pub(super) const LARGEST: usize = 16 << 20;
 /// The Services that are read: enough to have the node ports of most clusters.
 const MOST_SERVICES: u32 = 500;
 /// The difference of clocks from which on it is named: certificates and tokens are made for clocks
@@ -37,6 +37,7 @@ const MOST_SERVICES: u32 = 500;
 const SKEW: SignedDuration = SignedDuration::from_secs(30);
 
 /// The answers of the API server.
+#[derive(Default)]
 pub(super) struct Cluster {
     /// The requests that were refused, with the reasons.
     refused: Vec<String>,
@@ -44,6 +45,8 @@ pub(super) struct Cluster {
     ahead: Option<SignedDuration>,
     /// The node, and Services.
     pub(super) objects: Vec<Event>,
+    /// The kind of objects whose list is too large to be read.
+    pub(super) too_large: Option<Kind>,
 }
 
 /// Why there are no answers.
@@ -90,7 +93,7 @@ impl Cluster {
 }
 
 async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
-    let mut cluster = Cluster { refused: Vec::new(), ahead: None, objects: Vec::new() };
+    let mut cluster = Cluster::default();
     let field = format!("metadata.name={node}");
     for (kind, path, fields, most) in [
         (Kind::Node, "/api/v1/nodes", Some(&*field), 1),
@@ -110,9 +113,14 @@ async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
         let date = date.as_ref().and_then(|date| date.to_str().ok());
         let there = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
         cluster.ahead = there.map(|there| here.duration_until(there)).or(cluster.ahead);
-        let body = Limited::new(response.into_body(), LARGEST).collect().await;
-        let body = body.map_err(|_| "an answer of the API server ended early")?.to_bytes();
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let answer = match Limited::new(response.into_body(), LARGEST).collect().await {
+            Ok(body) => serde_json::from_slice(&body.to_bytes()).unwrap_or_default(),
+            Err(error) if error.is::<LengthLimitError>() => {
+                cluster.too_large = Some(kind);
+                Value::Null
+            }
+            Err(_) => return Err("an answer of the API server ended early".into()),
+        };
         let mut refuse = |verb: &str, status: StatusCode, why: &str| {
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
             cluster.refused.push(format!("{verb} {}: {status}{why}", kind.as_str()));

@@ -80,14 +80,14 @@ impl Known {
     }
 
     /// The reason why what only the running proxy knows is not checked.
-    fn not_answered(&self, error: &ClientError) -> Outcome {
-        match error {
+    fn not_answered(&self, error: &(dyn std::error::Error + 'static)) -> Outcome {
+        match error.downcast_ref() {
             // Genuine kube-proxy has no such socket.
-            ClientError::Connect(path, error) => Outcome::NotMade(format!(
+            Some(ClientError::Connect(path, error)) => Outcome::NotMade(format!(
                 "no proxy of this program answers at {}: {error}",
                 path.display()
             )),
-            error => not_readable(error),
+            _ => not_readable(error),
         }
     }
 

@@ -19,43 +19,19 @@ use switchyard_core::{
 use switchyard_netlink::route;
 
 use super::{
-    Known, needs_privilege, not_readable,
+    Known, cluster, needs_privilege, not_readable,
     report::{Finding, Level, Outcome},
 };
-use crate::{
-    config::settings::SourceSettings,
-    explain::{self, client::ClientError, snapshot::SnapshotError},
-    tracked, verify,
-};
+use crate::{config::settings::SourceSettings, explain::client, tracked, verify};
 
 /// The longest wait for a connection.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The Services of which one is connected to: each cluster has one of them, and they bear it.
 const PROBED: [(&str, &str); 2] = [("default", "kubernetes"), ("kube-system", "kube-dns")];
-/// The times for which tables are read and evaluated, in an attempt; and how often a comparison is
-/// repeated: a sync may come between a snapshot and the reading.
+/// The times for which tables are read and evaluated, in an attempt.
 const COMPARE_FOR: Duration = Duration::from_secs(5);
-const ATTEMPTS: usize = 2;
 /// The most Services that a finding names.
 const MOST_NAMES: usize = 3;
-
-/// Why the running proxy has no picture.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PictureError {
-    /// It does not answer.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// Its snapshot cannot be read.
-    #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
-}
-
-/// Returns the Services that the running proxy knows.
-pub(super) fn of_running(known: &Known) -> Result<Picture, PictureError> {
-    let mut text = Vec::new();
-    explain::client::snapshot(&known.socket, &mut text)?;
-    Ok(explain::snapshot::read(&text[..])?)
-}
 
 /// Returns the Services that the running proxy knows, or else those that the configuration leads
 /// to.
@@ -63,8 +39,8 @@ pub(super) fn of_running(known: &Known) -> Result<Picture, PictureError> {
 /// # Errors
 /// If there are none, with the reason in words.
 pub(super) fn picture(known: &Known) -> Result<Picture, String> {
-    if let Ok(picture) = of_running(known) {
-        return Ok(picture);
+    if let Ok(running) = client::services(&known.socket) {
+        return Ok(running.picture);
     }
     let settings = known.loaded.with_mode(known.likely_mode());
     let settings = settings.map_err(|error| ErrorChain(&error).to_string())?;
@@ -79,6 +55,10 @@ pub(super) fn picture(known: &Known) -> Result<Picture, String> {
             let cluster = cluster.map_err(|error| {
                 format!("no proxy of this program answers, nor an API server: {}", error.reason())
             })?;
+            if let Some(kind) = cluster.too_large {
+                let (kind, most) = (kind.as_str(), cluster::LARGEST >> 20);
+                return Err(format!("the API server's list of {kind}s has more than {most} MiB"));
+            }
             let mut tracker = Tracker::new(settings.node.clone());
             tracker.set_capabilities(profile.capabilities, profile.mode);
             let listed = Kind::ALL.map(Event::Listed);
@@ -207,20 +187,15 @@ pub(super) fn as_meant(known: &Known) -> Outcome {
     if !known.is_privileged {
         return needs_privilege();
     }
-    let mut attempts = 0;
-    let report = loop {
-        let Picture { node, services } = match of_running(known) {
-            Ok(picture) => picture,
-            Err(PictureError::Client(error)) => return known.not_answered(&error),
-            Err(error) => return not_readable(&error),
-        };
-        let limits = (COMPARE_FOR, COMPARE_FOR);
-        match verify::compare_with(&known.loaded.settings, &node, &services, limits) {
-            Err(error) => return not_readable(error.as_ref()),
-            Ok(report) if report.is_equal() => return None.into(),
-            Ok(report) if attempts == ATTEMPTS => break report,
-            Ok(_) => attempts += 1,
+    let limits = (COMPARE_FOR, COMPARE_FOR);
+    let compared = verify::compare_running(&known.socket, &known.loaded.settings, limits);
+    let report = match compared {
+        Err(error) => return known.not_answered(error.as_ref()),
+        Ok(report) if report.is_equal() => return None.into(),
+        Ok(report) if report.is_unsettled => {
+            return Outcome::NotMade("the running proxy has changes to sync".to_owned());
         }
+        Ok(report) => report,
     };
     let Some(example) = report.unmeant().find(|one| one.understood) else {
         let (seconds, count) = (COMPARE_FOR.as_secs(), report.different);

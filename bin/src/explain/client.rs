@@ -11,7 +11,10 @@ use std::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::server::{Request, WAIT};
+use super::{
+    server::{Request, WAIT},
+    snapshot::{self, Snapshot, SnapshotError},
+};
 use crate::printable::json;
 
 /// The longest wait for a part of an answer: longer than the server waits for the engine.
@@ -38,9 +41,9 @@ pub enum ClientError {
     /// The snapshot cannot be written.
     #[error("cannot write")]
     Output(#[source] io::Error),
-    /// The snapshot ends too early.
-    #[error("the snapshot is incomplete")]
-    Incomplete,
+    /// The snapshot cannot be read, or ends too early.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
 }
 
 /// The answer to a question.
@@ -92,7 +95,12 @@ pub fn snapshot(path: &Path, output: &mut dyn Write) -> Result<(), ClientError> 
         line.clear();
     }
     output.flush().map_err(ClientError::Output)?;
-    if is_whole { Ok(()) } else { Err(ClientError::Incomplete) }
+    if is_whole { Ok(()) } else { Err(SnapshotError::Incomplete.into()) }
+}
+
+/// Returns the node and all Services.
+pub fn services(path: &Path) -> Result<Snapshot, ClientError> {
+    Ok(snapshot::read(BufReader::new(send(path, &Request::Services)?))?)
 }
 
 fn send(path: &Path, request: &Request) -> Result<UnixStream, ClientError> {

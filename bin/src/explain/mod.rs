@@ -157,7 +157,7 @@ pub fn read_snapshot(path: &Path) -> Result<Picture, Failure> {
     let shown = path.display().to_string();
     let file = File::open(path).map_err(|error| ExplainError::Open(shown.clone(), error))?;
     let read = snapshot::read(BufReader::new(file));
-    Ok(read.map_err(|error| ExplainError::Snapshot(shown, error))?)
+    Ok(read.map_err(|error| ExplainError::Snapshot(shown, error))?.picture)
 }
 
 /// Reads manifests as the backend of these settings would. Problems go to standard error.

@@ -84,6 +84,8 @@ pub enum Request {
     },
     /// Everything that is known.
     Snapshot,
+    /// The node and the Services of a snapshot.
+    Services,
     /// The Services with their traffic, and the node.
     Top,
     /// The status of the proxy, as its page `/status` has it.
@@ -175,13 +177,16 @@ async fn converse(
     // None is ever closed.
     let answering = limits.answers.acquire().await.map_err(|_| ServerError::Ended)?;
     let refused = match serde_json::from_str(&line) {
-        Ok(Request::Snapshot) => match limits.snapshots.try_acquire() {
-            Ok(_permit) => {
-                drop(answering);
-                return snapshot(&mut writing, sources).await;
+        Ok(request @ (Request::Snapshot | Request::Services)) => {
+            match limits.snapshots.try_acquire() {
+                Ok(_permit) => {
+                    drop(answering);
+                    let is_whole = matches!(request, Request::Snapshot);
+                    return snapshot(&mut writing, sources, is_whole).await;
+                }
+                Err(_) => "there are too many snapshots".to_owned(),
             }
-            Err(_) => "there are too many snapshots".to_owned(),
-        },
+        }
         Ok(Request::Watch) => {
             let feeds = Arc::clone(feeds);
             match ask(engine, move |known| feeds.open(known)).await {
@@ -369,12 +374,13 @@ async fn compare(
     }
 }
 
-/// Sends all that is known, a few Services at a time.
+/// Sends the Services, a few at a time, and all else that is known if it is the `whole` snapshot.
 async fn snapshot(
     to: &mut (impl AsyncWriteExt + Unpin),
     sources: &Sources,
+    is_whole: bool,
 ) -> Result<(), ServerError> {
-    let Sources { engine, history, .. } = sources;
+    let Sources { engine, .. } = sources;
     let names = |known: &Tracker| known.names().cloned().collect::<Vec<ServiceName>>();
     let (node, mut names) = ask(engine, move |known| (Known::node(known), names(known))).await?;
     names.sort_unstable();
@@ -392,7 +398,19 @@ async fn snapshot(
             count += 1;
         }
     }
-    for sync in history.syncs() {
+    let is_settled = ask(engine, |known: &Tracker| known.transition().is_empty()).await?;
+    if is_whole {
+        send_rest(to, sources).await?;
+    }
+    Ok(send(to, &Line::End { services: count, is_settled }).await?)
+}
+
+/// Sends what a snapshot has beside the Services.
+async fn send_rest(
+    to: &mut (impl AsyncWriteExt + Unpin),
+    sources: &Sources,
+) -> Result<(), ServerError> {
+    for sync in sources.history.syncs() {
         send(to, &Line::Sync(Box::new(sync))).await?;
     }
     if let Some(top) = sources.top.clone() {
@@ -413,7 +431,7 @@ async fn snapshot(
             send(to, &line).await?;
         }
     }
-    Ok(send(to, &Line::End { services: count }).await?)
+    Ok(())
 }
 
 /// Reads the tracker on the engine's thread.

@@ -47,7 +47,21 @@ pub enum Line {
     End {
         /// The number of Services.
         services: usize,
+        /// Whether the kernel had all of it; earlier versions did not say so.
+        #[serde(default, rename = "isSettled")]
+        is_settled: bool,
     },
+    /// The only line, if the proxy refuses to answer.
+    Error(String),
+}
+
+/// What a snapshot has of the Services.
+#[derive(Debug, PartialEq)]
+pub struct Snapshot {
+    /// The node and the Services.
+    pub picture: Picture,
+    /// Whether the kernel had all of it, and nothing was to be repaired.
+    pub is_settled: bool,
 }
 
 /// Why a snapshot cannot be read.
@@ -62,13 +76,16 @@ pub enum SnapshotError {
     /// The version is unknown.
     #[error("the snapshot has version {0}; this program reads version {VERSION}")]
     Version(u32),
+    /// The proxy refused to answer.
+    #[error("the proxy does not answer: {0}")]
+    Refused(String),
     /// The end, or the node, is missing.
     #[error("the snapshot is incomplete")]
     Incomplete,
 }
 
 /// Reads a snapshot.
-pub fn read(mut input: impl BufRead) -> Result<Picture, SnapshotError> {
+pub fn read(mut input: impl BufRead) -> Result<Snapshot, SnapshotError> {
     let (mut node, mut services) = (None, Vec::new());
     let mut text = String::new();
     for number in 1.. {
@@ -87,9 +104,10 @@ pub fn read(mut input: impl BufRead) -> Result<Picture, SnapshotError> {
             Line::Snapshot { version, .. } => return Err(SnapshotError::Version(version)),
             Line::Node(found) => node = Some(*found),
             Line::Service(service) => services.push(*service),
-            Line::End { services: count } if count == services.len() => {
+            Line::Error(why) => return Err(SnapshotError::Refused(why)),
+            Line::End { services: count, is_settled } if count == services.len() => {
                 let node = node.ok_or(SnapshotError::Incomplete)?;
-                return Ok(Picture { node, services });
+                return Ok(Snapshot { picture: Picture { node, services }, is_settled });
             }
             Line::End { .. } => break,
         }

@@ -205,7 +205,10 @@ async fn a_snapshot_answers_as_the_proxy() {
     let asking = move || {
         let mut written = Vec::new();
         client::snapshot(Path::new(&path), &mut written).unwrap();
-        let picture = snapshot::read(BufReader::new(&written[..])).unwrap();
+        let taken = snapshot::read(BufReader::new(&written[..])).unwrap();
+        assert_eq!(client::services(Path::new(&path)).unwrap(), taken);
+        assert!(!taken.is_settled, "nothing is synced");
+        let picture = taken.picture;
         for text in ["ns/web", "ns/api", "ns/wob", "10.1.0.5 -> 10.96.0.1:80", "10.96.0.1:81"] {
             let question: Question = text.parse().unwrap();
             let request = Request::Explain(text.to_owned());

@@ -3,7 +3,8 @@
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
+    path::Path,
     thread,
 };
 
@@ -52,6 +53,16 @@ fn the_api_server_and_node_ports_are_looked_at_without_a_proxy() {
         assert_eq!((found.status, found.codes()), (1, vec!["SWY0409"]), "{}", found.report);
         assert!(found.text("SWY0409", "finding").contains("default/kubernetes ask"));
 
+        // An answer that is not read to its end is one.
+        let mut large = kubernetes();
+        large["metadata"]["annotations"] = json!({"a": "x".repeat(16 << 20)});
+        cluster.server.store().apply(large);
+        let found = tokio::task::block_in_place(|| look(&[]));
+        assert_eq!((found.status, found.codes()), (0, vec![]), "{}", found.report);
+        let reason = "the API server's list of Services has more than 16 MiB";
+        assert!(not_made(&found).contains(&("node ports", reason)), "{}", found.report);
+        cluster.server.store().apply(kubernetes());
+
         cluster.server.faults().forbid(Resource::EndpointSlices, true);
         let found = tokio::task::block_in_place(|| look(&[]));
         assert_eq!((found.status, found.codes()), (2, vec!["SWY0502"]), "{}", found.report);
@@ -77,7 +88,8 @@ fn a_running_proxy_is_asked_and_its_services_tried() {
             .replace("namespace: shop", "namespace: default"),
     ));
     let directory = TempDir::new().unwrap();
-    let flag = format!("--local-socket={}", directory.path().join("p.sock").display());
+    let path = directory.path().join("p.sock");
+    let flag = format!("--local-socket={}", path.display());
     let _program = manifests.start(&namespace, &["--proxy-mode=nftables", &flag]);
     namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     let listener = namespace.0.run(|| TcpListener::bind("192.0.2.1:8443")).unwrap().unwrap();
@@ -92,25 +104,44 @@ fn a_running_proxy_is_asked_and_its_services_tried() {
     // Elsewhere, the kernel has nothing of what this proxy means.
     let found = examine(&node(), &[&flag]);
     assert_eq!(found.codes(), ["SWY0305"], "{}", found.report);
+    // That is no finding of a proxy with changes that it has not synced.
+    let unsettled = directory.path().join("unsettled.sock");
+    let flag = format!("--local-socket={}", unsettled.display());
+    serve(&unsettled, move |asked| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        writeln!(stream, "{asked}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.replace("\"isSettled\":true", "\"isSettled\":false")
+    });
+    let found = examine(&node(), &[&flag]);
+    assert_eq!(found.codes(), [""; 0], "{}", found.report);
+    let reason = "the running proxy has changes to sync";
+    assert!(not_made(&found).contains(&("rules as meant", reason)), "{}", found.report);
+}
+
+/// Answers requests at a socket.
+fn serve(path: &Path, answer: impl Fn(&str) -> String + Send + 'static) {
+    let listener = UnixListener::bind(path).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut asked = String::new();
+            stream.read_to_string(&mut asked).unwrap();
+            stream.write_all(answer(asked.trim()).as_bytes()).unwrap();
+        }
+    });
 }
 
 #[test]
 fn problems_of_the_running_proxy_are_found() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("p.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut asked = String::new();
-            stream.read_to_string(&mut asked).unwrap();
-            let problems =
-                ["connection tracking is 90 % full", "no news of Node objects for 400 s"];
-            let answer = match asked.trim() {
-                "\"status\"" => json!({"answer": {"problems": problems}}),
-                _ => json!({"error": "no"}),
-            };
-            writeln!(stream, "{answer}").unwrap();
+    serve(&path, |asked| {
+        let problems = ["connection tracking is 90 % full", "no news of Node objects for 400 s"];
+        match asked {
+            "\"status\"" => json!({"answer": {"problems": problems}}).to_string(),
+            _ => json!({"error": "no"}).to_string(),
         }
     });
     let found = examine(&node(), &[&format!("--local-socket={}", path.display())]);
