@@ -49,6 +49,7 @@ help:
 	@echo "make scale  memory and CPU time with up to 100,000 Services (needs root)"
 	@echo "make scale-ipvs  the same of ipvs mode, in a virtual machine (needs root)"
 	@echo "make picture      the moving picture of README.md (needs root)"
+	@echo "make status-picture the status page, checked in headless Chromium, and its picture (needs root)"
 	@echo "make release      what a release consists of, in target/release-files, without publishing it"
 	@echo "make arm64        the image for arm64, whose program is emulated where this machine is another"
 	@echo "make e2e KUBECONFIG=FILE IMAGE=NAME E2E_IMAGE=NAME"
@@ -360,6 +361,12 @@ picture:
 	@scripts/install-tools.sh cc ip nft curl
 	$(CARGO) build --release --bin switchyard
 	@scripts/picture.py docs/images/demo.svg
+
+# The status page of the release binary, checked in a browser (some 400 MB), and its picture.
+status-picture:
+	@scripts/install-tools.sh cc ip nft chromium-headless-shell
+	$(CARGO) build --release --bin switchyard
+	@scripts/status-picture.py docs/status.png
 
 # On a real cluster (docs/e2e.md). KUBECONFIG, IMAGE and E2E_IMAGE come from the command line or the
 # environment.
