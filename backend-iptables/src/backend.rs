@@ -1,9 +1,9 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
-use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
+use switchyard_core::proxier::{Backend, KernelTable, Mode, Probed, Profile, ProxierError};
 
 use crate::{
-    ChainNaming, IptablesConfig, IptablesProxier, find_tools,
+    ChainNaming, IptablesConfig, IptablesProxier, dump, find_tools,
     proxier::{PROFILE, clean_up_chains},
 };
 
@@ -39,5 +39,10 @@ impl Backend for IptablesBackend {
             (Some(Mode::IPVS), ChainNaming::KubeProxy) => Ok(()),
             _ => clean_up_chains(self.config.chains.names()),
         }
+    }
+
+    /// Runs the programs.
+    fn dump(&self, most: usize) -> Vec<KernelTable> {
+        dump::dump(&self.config, most)
     }
 }

@@ -11,6 +11,7 @@
 
 mod backend;
 mod config;
+mod dump;
 mod layout;
 mod monitor;
 mod proxier;

@@ -5,14 +5,14 @@ use std::{thread, time::Duration};
 use switchyard_core::{
     error::ErrorChain,
     model::PerFamily,
-    proxier::{Backend, Mode, Probed, Profile, Proxier, ProxierError},
+    proxier::{Backend, KernelTable, Mode, Probed, Profile, Proxier, ProxierError},
 };
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_netlink::ipvs::Ipvs;
 use switchyard_nft::{NftBackend, NftConfig};
 
 use crate::{
-    IpvsConfig, Scheduler, UnknownScheduler, leftovers, probe,
+    IpvsConfig, Scheduler, UnknownScheduler, dump, leftovers, probe,
     proxier::{IpvsProxier, PROFILE, kernel::NodeKernel},
     rules::Rules,
 };
@@ -137,6 +137,15 @@ impl Backend for IpvsBackend {
                 leftovers::remove_all(excluded).and(rules)
             }
         }
+    }
+
+    fn dump(&self, most: usize) -> Vec<KernelTable> {
+        let mut rules = self.nftables().dump(most / 2);
+        if rules.iter().all(|table| table.text.is_none()) {
+            rules = self.iptables().dump(most / 2);
+        }
+        rules.push(dump::dump(most / 2));
+        rules
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod backend;
 mod config;
+mod dump;
 mod kernel_settings;
 #[cfg(test)]
 mod kernel_tests;

@@ -1,11 +1,12 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
-use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
+use switchyard_core::proxier::{Backend, KernelTable, Mode, Probed, Profile, ProxierError};
 use switchyard_nft_ruleset::TransportKind;
 
 use crate::{
     NftConfig, NftProxier,
     clean_up::delete_tables,
+    dump,
     layout::names::KUBE_PROXY,
     probe::{ProbeError, probe},
     proxier::PROFILE,
@@ -51,5 +52,9 @@ impl Backend for NftBackend {
             ProxierError::backend(Mode::NFTABLES, "cannot open the netlink transport", error)
         })?;
         delete_tables(&self.config, netlink.as_mut())
+    }
+
+    fn dump(&self, most: usize) -> Vec<KernelTable> {
+        dump::dump(&self.config, most)
     }
 }

@@ -13,6 +13,7 @@
 
 mod backend;
 mod clean_up;
+mod dump;
 mod layout;
 mod monitor;
 mod probe;

@@ -2,7 +2,7 @@
 
 use switchyard_core::{
     error::ErrorChain,
-    proxier::{Backend, Mode, Probed, Profile, ProxierError},
+    proxier::{Backend, KernelTable, Mode, Probed, Profile, ProxierError},
 };
 use switchyard_forwarder::Forwarder;
 
@@ -148,6 +148,10 @@ impl Backend for UserspaceBackend {
     fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
         let rules = Redirects::new(&self.config).clean_up(None);
         rules.and(addresses::clean_up())
+    }
+
+    fn dump(&self, most: usize) -> Vec<KernelTable> {
+        Redirects::new(&self.config).dump(most)
     }
 }
 

@@ -142,6 +142,7 @@ pub fn run(
         (destinations.clone(), client.problems.clone()),
         (Arc::clone(&board), (history.clone(), feeds.clone())),
     );
+    let backend = backends::get(&backends, mode).cloned();
     let proxy =
         start_proxy(settings, backends, (mode, probed), &metrics, &node, (&recorder, observers))?;
     if let Some(why) = warning {
@@ -195,14 +196,10 @@ pub fn run(
         let tables = (mode == Mode::NFTABLES).then(|| Arc::new(TableReader::new(nft)));
         let others = Some(Arc::new(OtherTables::new(mode)));
         let (traffic, seen) = (Arc::clone(traffic), ServiceFlows::default());
-        let top = Some(Arc::new(TopSources {
-            status,
-            metrics: Arc::clone(&metrics),
-            mode,
-            traffic,
-            flows: seen,
-            last: Default::default(),
-        }));
+        let top = backend.map(|backend| {
+            let (metrics, last) = (Arc::clone(&metrics), Default::default());
+            Arc::new(TopSources { status, metrics, mode, backend, traffic, flows: seen, last })
+        });
         answer_locally(
             listener,
             Sources { engine, history, feeds, names, flows, tables, others, top },

@@ -81,7 +81,7 @@ pub fn find_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
     choose_tools(config)?.usable().map_err(unusable)
 }
 
-fn choose_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
+pub(crate) fn choose_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
     let installed = InstalledPrograms::find(&config.programs);
     let chosen = installed.choose(config.flavour, config.families);
     chosen.map_err(|missing| ProxierError::unusable(Mode::IPTABLES, missing.reason))

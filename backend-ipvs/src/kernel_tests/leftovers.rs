@@ -27,6 +27,12 @@ fn excluded_virtual_servers_stay() {
         let excluded = vec!["192.0.2.0/24".parse().unwrap()];
         let backend = IpvsBackend::new(IpvsConfig { excluded, ..IpvsConfig::default() });
         backend.clean_up(None).unwrap();
+        let dump = backend.dump(1 << 20).pop().unwrap();
+        assert_eq!(
+            dump.text.as_deref(),
+            Some("-A -t 192.0.2.1:80 -s rr # flags 0x0\n"),
+            "{dump:?}"
+        );
         let left: Vec<Selector> =
             ipvs.virtual_servers().unwrap().into_iter().map(|server| server.selector).collect();
         assert_eq!(left, selectors[1..]);

@@ -81,11 +81,6 @@ impl TableReader {
         Self { config, pace: Pace::default() }
     }
 
-    /// The configuration of the tables.
-    pub fn config(&self) -> &NftConfig {
-        &self.config
-    }
-
     /// Compares a Service, unless the last comparison took long and was a moment ago. Takes time in
     /// proportion to the tables.
     pub fn compare(&self, expected: &Expected) -> Option<Result<Report, Failure>> {

@@ -414,9 +414,8 @@ async fn send_rest(
         send(to, &Line::Sync(Box::new(sync))).await?;
     }
     if let Some(top) = sources.top.clone() {
-        let config = sources.tables.as_ref().map(|tables| tables.config().clone());
         let read = move || {
-            let mut lines = kernel::read(config.as_ref());
+            let mut lines = kernel::read(&*top.backend);
             lines.push(Line::Metrics(top.metrics.exposition(&top.status)));
             lines
         };

@@ -32,11 +32,12 @@ pub enum Line {
     Service(Box<KnownService>),
     /// A sync, the oldest first.
     Sync(Box<Sync>),
-    /// A table of the proxy as the kernel has it.
+    /// A table of the proxy as the kernel has it
+    /// ([`KernelTable`](switchyard_core::proxier::KernelTable)).
     Kernel {
-        /// The family and the name.
+        /// The name.
         table: String,
-        /// The chains, sets and elements, nearly in nft's syntax; cut if it is long.
+        /// The text; cut if it is long.
         text: String,
     },
     /// The names of the tables of others.
@@ -55,7 +56,7 @@ pub enum Line {
     Error(String),
 }
 
-/// What a snapshot has of the Services.
+/// The Services of a snapshot.
 #[derive(Debug, PartialEq)]
 pub struct Snapshot {
     /// The node and the Services.

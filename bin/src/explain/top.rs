@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::{
     explain::{Known, Note},
     model::ServiceName,
-    proxier::Mode,
+    proxier::{Backend, Mode},
     state::ResolvedServicePort,
     track::Tracker,
 };
@@ -168,6 +168,8 @@ pub struct TopSources {
     pub metrics: Arc<Metrics>,
     /// The mode.
     pub mode: Mode,
+    /// The backend, whose tables a snapshot has.
+    pub backend: Arc<dyn Backend>,
     /// The counts of userspace mode.
     pub traffic: Arc<Counters>,
     /// The last walk over connection tracking.

@@ -130,6 +130,13 @@ fn datagrams_of_ipv6_are_followed_through_rules_of_iptables() {
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
     let _program = manifests.start(&namespace, &["--proxy-mode=iptables", &flag]);
     namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    // A snapshot has these rules.
+    let taken = namespace.switchyard(&["snapshot", &flag]).output().unwrap();
+    let taken = String::from_utf8(taken.stdout).unwrap();
+    assert!(taken.contains("{\"table\":\"ip6tables-nft nat\",\"text\":\":KUBE-"), "{taken}");
+    let jumps =
+        ["\\n-A OUTPUT -m comment", "-j KUBE-SERVICES\\n", " --to-destination [fd00::5]:5353\\n"];
+    assert!(jumps.iter().all(|part| taken.contains(part)), "{taken}");
     let ip6tables = |line: &str| {
         let arguments: Vec<&str> = line.split(' ').collect();
         inside.output("ip6tables-nft", &arguments, "")

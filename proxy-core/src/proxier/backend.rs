@@ -29,6 +29,22 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// If something is left.
     fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError>;
+
+    /// Reads what the kernel holds of what this backend programs, as text for people: about `most`
+    /// bytes altogether. By default, nothing is shown.
+    fn dump(&self, _most: usize) -> Vec<KernelTable> {
+        Vec::new()
+    }
+}
+
+/// A table of rules, or another part of what the kernel holds of a backend, as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTable {
+    /// The name, such as `ip kube-proxy`.
+    pub name: String,
+    /// The text, nearly in the syntax of the usual program; with a comment after `#` where it is
+    /// cut, or in the place of what cannot be read. `None` if there is no such table.
+    pub text: Option<String>,
 }
 
 /// Opens a backend with what a probe has found.

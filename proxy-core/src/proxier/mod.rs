@@ -13,7 +13,7 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use async_trait::async_trait;
 
 pub use self::{
-    backend::{Backend, Probed, clean_up, conflicting},
+    backend::{Backend, KernelTable, Probed, clean_up, conflicting},
     capabilities::Capabilities,
     error::{ProxierError, RefusedAttempt, RefusedParts},
     mode::Mode,

@@ -2,7 +2,7 @@
 
 use switchyard_core::{
     model::PerFamily,
-    proxier::{Backend, ProxierError},
+    proxier::{Backend, KernelTable, ProxierError},
 };
 use switchyard_iptables::{ChainNaming, IptablesBackend, IptablesConfig};
 use switchyard_nft::{NftBackend, NftConfig};
@@ -84,5 +84,12 @@ impl Redirects {
         };
         let all = all.chain([leftovers::clean_up(), answers]);
         all.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// Reads the rules of the backend that has some.
+    pub(crate) fn dump(&self, most: usize) -> Vec<KernelTable> {
+        let tables = self.nftables.dump(most);
+        let has_some = tables.iter().any(|table| table.text.is_some());
+        if has_some { tables } else { self.iptables.dump(most) }
     }
 }

@@ -1,6 +1,6 @@
 //! Systems without a packet filter that this mode knows.
 
-use switchyard_core::proxier::ProxierError;
+use switchyard_core::proxier::{KernelTable, ProxierError};
 
 use super::Rules;
 use crate::{
@@ -27,5 +27,10 @@ impl Redirects {
     /// Finds nothing to remove.
     pub(crate) fn clean_up(&self, _keep: Option<Rules>) -> Result<(), ProxierError> {
         Ok(())
+    }
+
+    /// Finds nothing to read.
+    pub(crate) fn dump(&self, _most: usize) -> Vec<KernelTable> {
+        Vec::new()
     }
 }
