@@ -3,11 +3,10 @@
 //! The order of a sync keeps every moment safe: rules, then virtual servers with their real
 //! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. A
 //! packet to an address that the node takes for its own always finds its rules and its virtual
-//! server, and rules masquerade what an endpoint sends to itself until IPVS does not choose it; not
-//! across a restart, as the endpoints of before are not known then. For Service ports that are not
-//! delivered yet, the rules translate by themselves until all is there, so that those of another
-//! mode are replaced without a gap, and are synced once more then. Without its rules, a Service
-//! port gets no virtual server and no address, and keeps those that it has.
+//! server, and rules masquerade what an endpoint sends to itself until IPVS does not choose it. For
+//! Service ports that are not delivered yet, the rules translate by themselves until all is there,
+//! so that those of another mode are replaced without a gap, and are synced once more then. Without
+//! its rules, a Service port gets no virtual server and no address, and keeps those that it has.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
@@ -15,6 +14,7 @@
 //! - [`addresses`](mod@addresses): addresses of the device, and of the node.
 //! - [`removal`]: rules that ipvs mode does not use.
 //! - [`departure`]: what goes before its rules.
+//! - [`leaving`]: endpoints that rules know until virtual servers do not have them.
 //! - [`checkup`]: a comparison in parts.
 //! - [`servers`] and [`commands`]: the changes of virtual servers.
 //! - [`draining`]: real servers that are there for the connections that they have.
@@ -37,6 +37,7 @@ pub(crate) mod drift;
 pub(crate) mod full;
 pub(crate) mod incremental;
 pub(crate) mod kernel;
+mod leaving;
 mod monitor;
 pub(crate) mod refused;
 mod removal;
@@ -287,6 +288,7 @@ impl IpvsProxier {
     ) -> Result<Done, ProxierError> {
         let mut seen = self.addresses(is_known).map_err(failed)?;
         let difference = self.take_away(change, &families, is_known, &mut seen, report);
+        self.find_leaving(change.after(), &families);
         let delivery = seen.delivery(self.delivered, &self.basis.never_bound);
         let rules = self.rules.sync(change, !is_known, delivery, report).await;
         // Service ports that are refused are left out at once.
@@ -307,6 +309,9 @@ impl IpvsProxier {
         }
         self.look_at_draining(&families, report, &mut refused).map_err(failed)?;
         let is_compared = refused.is_compared;
+        let is_settled = rules.is_ok()
+            && !refused.is_error()
+            && self.settle(change, &families, &seen, report, &mut refused).await;
         let retry = self.note_leftovers(&mut refused, report);
         let refused = refused.into_error(&families);
         if let Some((_, parts)) = &refused {
@@ -316,11 +321,9 @@ impl IpvsProxier {
         }
         let refused = refused.map(|(error, parts)| failed(error).of_parts(parts));
         rules.and(refused.map_or(Ok(()), Err))?;
-        let delivered = PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f));
-        let is_news = mem::replace(&mut self.delivered, delivered) != delivered;
-        let delivery = seen.delivery(delivered, &self.basis.never_bound);
-        self.rules.settle(change, is_news, delivery, report).await?;
-        if let Done::Differs = self.change_schedulers(change, &families, &seen, report).await? {
+        if is_settled
+            && let Done::Differs = self.change_schedulers(change, &families, &seen, report).await?
+        {
             return Ok(Done::Differs);
         }
         // Rules of before would go on to refuse what they do not know. Neither a family that is
@@ -331,7 +334,7 @@ impl IpvsProxier {
         self.programmed = families;
         let now = Instant::now();
         let draining = self.draining.wait(&families, now);
-        let schedulers = self.schedulers.wait(&families, now);
+        let schedulers = self.schedulers.wait(&families, now).filter(|_| is_settled);
         let checkup = (!self.checkup.left.is_empty()).then_some(Duration::ZERO);
         let waits = [report.requeue_after, draining, schedulers, retry, removal, checkup];
         report.requeue_after = waits.into_iter().flatten().min();

@@ -12,7 +12,7 @@ use std::{
 use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, PerFamily, ServicePortId},
-    proxier::{DegradedPort, RefusedParts, SyncReport},
+    proxier::{DegradedPort, ProxierError, RefusedParts, SyncReport},
     state::State,
 };
 use switchyard_netlink::ipvs::{Refusal, Selector};
@@ -68,6 +68,17 @@ impl Refused {
     /// Notes that something was refused that belongs to no Service port.
     pub(crate) fn leftover(&mut self, error: &SyncError) {
         self.leftovers.insert(ErrorChain(error).to_string());
+    }
+
+    /// Notes that rules could not be changed that serve as they are.
+    pub(crate) fn unsettled(&mut self, error: &ProxierError) {
+        self.is_soon = true;
+        self.leftovers.insert(ErrorChain(error).to_string());
+    }
+
+    /// Whether a Service port or a family is refused.
+    pub(crate) fn is_error(&self) -> bool {
+        self.first.is_some()
     }
 
     /// Notes that the real servers of a virtual server could not be read.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use switchyard_core::{
@@ -12,12 +12,12 @@ use switchyard_core::{
 
 /// Returns a Service port for the rules. If IPVS delivers it, these need its endpoints only for
 /// clients on the node that have another pool, which no virtual server has, and to know connections
-/// of endpoints to themselves: also of those that drain, and of those of `before`, which virtual
-/// servers may still have. If not, the rules translate, and forget no client that they have not
-/// remembered.
+/// of endpoints to themselves: also of those that drain, and of those that are `leaving`, which
+/// virtual servers may still have. If not, the rules translate, and forget no client that they have
+/// not remembered.
 pub(super) fn derive(
     port: &ResolvedServicePort,
-    before: Option<&ResolvedServicePort>,
+    leaving: impl Iterator<Item = SocketAddr>,
     is_delivered: bool,
     elsewhere: &BTreeSet<IpAddr>,
 ) -> ResolvedServicePort {
@@ -46,9 +46,10 @@ pub(super) fn derive(
         (true, true) => (port.cluster.clone(), here(&port.local).collect()),
         (true, false) => (here(&port.cluster).collect(), here(&port.local).collect()),
     };
-    let known = [Some(port), before].into_iter().flatten();
-    let known = known.flat_map(|port| [&port.cluster, &port.local, &port.draining]);
-    let known = known.flat_map(|pool| here(pool));
+    let leaving =
+        leaving.map(|address| Endpoint { address, is_local: false, may_be_local: true, weight: 1 });
+    let known = [&port.cluster, &port.local, &port.draining];
+    let known = leaving.chain(known.into_iter().flat_map(|pool| here(pool)));
     let mut draining: BTreeMap<_, _> = known.map(|endpoint| (endpoint.address, endpoint)).collect();
     for endpoint in cluster.iter().chain(local.iter()) {
         draining.remove(&endpoint.address);
@@ -66,14 +67,14 @@ pub(super) fn derive(
 }
 
 /// The endpoints that may be on this node.
-fn here(pool: &[Endpoint]) -> impl Iterator<Item = Endpoint> {
+pub(super) fn here(pool: &[Endpoint]) -> impl Iterator<Item = Endpoint> {
     let here = pool.iter().filter(|endpoint| endpoint.may_be_local);
     here.map(|endpoint| Endpoint { weight: 1, ..*endpoint })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{iter, sync::Arc};
 
     use switchyard_core::{
         config::{LocalPodsConfig, NodeConfig},
@@ -129,7 +130,7 @@ mod tests {
         // The address of one load balancer is the node's.
         let elsewhere = [IpAddr::from([192, 0, 2, 2])].into();
         for port in state.service_ports.values_mut() {
-            *port = Arc::new(derive(port, None, is_delivered, &elsewhere));
+            *port = Arc::new(derive(port, iter::empty(), is_delivered, &elsewhere));
         }
         state
     }

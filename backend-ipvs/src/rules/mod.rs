@@ -6,7 +6,12 @@
 
 mod derive;
 
-use std::{collections::BTreeSet, mem, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
@@ -15,16 +20,18 @@ use switchyard_core::{
     transition::{DerivedState, Transition},
 };
 
-use self::derive::derive;
+use self::derive::{derive, here};
 use crate::layout::addresses;
 
 /// The backend beneath, and what it should hold.
 pub(crate) struct Rules {
     proxier: Box<dyn Proxier>,
     derived: DerivedState,
-    /// The Service ports with endpoints that left them while virtual servers may still have them.
-    parting: BTreeSet<ServicePortId>,
+    leaving: Leaving,
 }
+
+/// The endpoints that left Service ports while virtual servers may still have them.
+pub(crate) type Leaving = BTreeMap<ServicePortId, BTreeSet<SocketAddr>>;
 
 /// The inputs of the rules besides a transition.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +57,7 @@ impl Delivery<'_> {
 
 impl Rules {
     pub(crate) fn new(proxier: Box<dyn Proxier>) -> Self {
-        Self { proxier, derived: DerivedState::default(), parting: BTreeSet::new() }
+        Self { proxier, derived: DerivedState::default(), leaving: Leaving::new() }
     }
 
     /// The mode whose rules these are.
@@ -58,8 +65,15 @@ impl Rules {
         self.proxier.profile().mode
     }
 
+    /// Has the rules know further endpoints that left.
+    pub(crate) fn expect(&mut self, leaving: Leaving) {
+        for (id, gone) in leaving.into_iter().filter(|(_, gone)| !gone.is_empty()) {
+            self.leaving.entry(id).or_default().extend(gone);
+        }
+    }
+
     /// Makes the rules of the Service ports that have changed what they should be; of all if
-    /// `is_full`. Endpoints that left are still known, until [`Rules::settle`].
+    /// `is_full`. Endpoints that left are still known, until [`Rules::settle`] has succeeded.
     pub(crate) async fn sync(
         &mut self,
         change: &Transition<'_>,
@@ -69,11 +83,12 @@ impl Rules {
     ) -> Result<(), ProxierError> {
         self.derived.follow_node(change);
         self.derived.follow_health_checks(change);
+        let kept = change.ports().filter_map(|port| port.before.zip(port.after));
+        self.expect(kept.map(|(before, after)| (after.id.clone(), gone(before, after))).collect());
         if is_full {
             self.set_all(change, delivery);
-        }
-        for port in change.ports().filter(|port| !is_full || port.before.is_some()) {
-            self.set(port.id, port.after, port.before, delivery);
+        } else {
+            change.ports().for_each(|port| self.set(port.id, port.after, delivery));
         }
         self.commit(report).await
     }
@@ -90,10 +105,15 @@ impl Rules {
         if is_full {
             self.set_all(change, delivery);
         }
-        for id in mem::take(&mut self.parting) {
-            self.set(&id, change.after().service_ports.get(&id), None, delivery);
+        let leaving = mem::take(&mut self.leaving);
+        for id in leaving.keys() {
+            self.set(id, change.after().service_ports.get(id), delivery);
         }
-        self.commit(report).await
+        let committed = self.commit(report).await;
+        if committed.is_err() {
+            self.leaving = leaving;
+        }
+        committed
     }
 
     /// Has the rules translate for these Service ports, until [`Rules::resume`].
@@ -103,7 +123,7 @@ impl Rules {
         delivery: Delivery<'_>,
         report: &mut SyncReport,
     ) -> Result<(), ProxierError> {
-        ports.iter().for_each(|port| self.set_as(port, None, false, delivery));
+        ports.iter().for_each(|port| self.set_as(port, false, delivery));
         self.commit(report).await
     }
 
@@ -114,7 +134,7 @@ impl Rules {
         delivery: Delivery<'_>,
         report: &mut SyncReport,
     ) -> Result<(), ProxierError> {
-        ports.iter().for_each(|port| self.set(&port.id, Some(port), None, delivery));
+        ports.iter().for_each(|port| self.set(&port.id, Some(port), delivery));
         self.commit(report).await
     }
 
@@ -123,34 +143,25 @@ impl Rules {
         let known = self.derived.state().service_ports.keys();
         let gone: Vec<ServicePortId> =
             known.filter(|id| !after.contains_key(*id)).cloned().collect();
-        gone.iter().for_each(|id| self.set(id, None, None, delivery));
-        after.values().for_each(|port| self.set(&port.id, Some(port), None, delivery));
+        gone.iter().for_each(|id| self.set(id, None, delivery));
+        after.values().for_each(|port| self.set(&port.id, Some(port), delivery));
     }
 
     fn set(
         &mut self,
         id: &ServicePortId,
         port: Option<&Arc<ResolvedServicePort>>,
-        before: Option<&Arc<ResolvedServicePort>>,
         delivery: Delivery<'_>,
     ) {
         match port {
-            Some(port) => self.set_as(port, before, delivery.delivers(port), delivery),
+            Some(port) => self.set_as(port, delivery.delivers(port), delivery),
             None => self.derived.set_port(id, None),
         }
     }
 
-    fn set_as(
-        &mut self,
-        port: &ResolvedServicePort,
-        before: Option<&Arc<ResolvedServicePort>>,
-        is_delivered: bool,
-        delivery: Delivery<'_>,
-    ) {
-        let mut derived = derive(port, before.map(|b| &**b), is_delivered, delivery.elsewhere);
-        if before.is_some() && derived.draining.iter().any(|e| !port.serves(e.address)) {
-            self.parting.insert(port.id.clone());
-        }
+    fn set_as(&mut self, port: &ResolvedServicePort, is_delivered: bool, delivery: Delivery<'_>) {
+        let leaving = self.leaving.get(&port.id).into_iter().flatten().copied();
+        let mut derived = derive(port, leaving, is_delivered, delivery.elsewhere);
         derived.frontends.retain(|f| addresses::is_served(f.at, delivery.never_bound));
         self.derived.set_port(&port.id, Some(Arc::new(derived)));
     }
@@ -188,6 +199,13 @@ impl Rules {
     pub(crate) fn monitor(&self) -> Option<Box<dyn Monitor>> {
         self.proxier.monitor()
     }
+}
+
+/// The endpoints on the node that have left a Service port, also for the flows that they have.
+fn gone(before: &ResolvedServicePort, after: &ResolvedServicePort) -> BTreeSet<SocketAddr> {
+    let pools = [&before.cluster, &before.local, &before.draining];
+    let known = pools.into_iter().flat_map(|pool| here(pool)).map(|endpoint| endpoint.address);
+    known.filter(|address| !after.serves(*address)).collect()
 }
 
 /// Adds what was done about rules to the report of a sync.

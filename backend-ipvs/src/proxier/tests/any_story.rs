@@ -30,8 +30,8 @@ enum Incident {
     Unread(usize),
     /// Another program changes the virtual server of the command of this number just before.
     Race(usize),
-    /// The rules are refused, in one family or altogether.
-    RulesRefused(Option<bool>),
+    /// The rules are refused from the sync of this number on, in one family or altogether.
+    RulesRefused(usize, Option<bool>),
     /// The process ends, and another one starts.
     Restart,
     /// An address comes to another device, or goes from there.
@@ -148,7 +148,7 @@ fn incident() -> impl Strategy<Value = Incident> {
         (0..12usize).prop_map(Incident::Refused),
         (0..6usize).prop_map(Incident::Unread),
         (0..12usize).prop_map(Incident::Race),
-        option::of(any::<bool>()).prop_map(Incident::RulesRefused),
+        (0..3usize, option::of(any::<bool>())).prop_map(|(k, v6)| Incident::RulesRefused(k, v6)),
         Just(Incident::Restart),
         (1..3u8).prop_map(Incident::Moved),
     ]
@@ -175,10 +175,10 @@ fn play(node: &mut Stepped<IpvsProxier>, model: &Model, (events, incident, damag
             node.tracker.request_resync();
         }
         Some(Incident::Race(number)) => model.lock().race = Some(number),
-        Some(Incident::RulesRefused(family)) => {
+        Some(Incident::RulesRefused(number, family)) => {
             let family = family.map(|is_v6| if is_v6 { IpFamily::V6 } else { IpFamily::V4 });
             let mut held = model.lock();
-            (held.refuse_rules, held.is_loose) = (Some(family), true);
+            (held.refuse_rules, held.is_loose) = (Some((number, family)), true);
         }
         Some(Incident::Restart) => {
             node.proxier = model.open(IpvsConfig::default());
@@ -197,7 +197,8 @@ fn play(node: &mut Stepped<IpvsProxier>, model: &Model, (events, incident, damag
     node.tracker.resolve();
     let first = node.try_sync();
     assert!(
-        first.is_ok() || matches!(incident, Some(Incident::Refused(_) | Incident::RulesRefused(_)))
+        first.is_ok()
+            || matches!(incident, Some(Incident::Refused(_) | Incident::RulesRefused(..)))
     );
     {
         let mut held = model.lock();

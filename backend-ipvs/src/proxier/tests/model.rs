@@ -73,8 +73,9 @@ pub(super) struct Contents {
     pub(super) refuse_removal: bool,
     /// Whether packets may be under way that met the rules of before.
     pub(super) has_packets_of_before: bool,
-    /// The refusal of the rules, and its family if it names one.
-    pub(super) refuse_rules: Option<Option<IpFamily>>,
+    /// The number of syncs of the rules, counted down, after which they are refused, and the family
+    /// if the refusal names one.
+    pub(super) refuse_rules: Option<(usize, Option<IpFamily>)>,
 }
 
 /// A kernel, which several proxies have one after the other.
@@ -393,7 +394,9 @@ impl Proxier for Model {
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let mut held = self.lock();
-        if let Some(family) = held.refuse_rules {
+        let refusal = held.refuse_rules;
+        held.refuse_rules = refusal.map(|(left, family)| (left.saturating_sub(1), family));
+        if let Some((0, family)) = refusal {
             let mut parts = RefusedParts::default();
             if let Some(family) = family {
                 *parts.families.get_mut(family) = Some("refused by a test".to_owned());
@@ -407,7 +410,7 @@ impl Proxier for Model {
         let after = change.after().service_ports.iter().filter(|(id, _)| !keeps(id));
         let after = after.map(|(id, port)| (id.clone(), port.clone()));
         let ports = kept.chain(after).collect();
-        if change.before().is_some() && !held.is_loose && !held.refuse_draining {
+        if !held.is_loose && !held.refuse_draining {
             held.assert_hairpins(&ports);
         }
         held.rules.push(ports);

@@ -1,12 +1,13 @@
 //! Refusals of the kernel, and of the rules beneath.
 
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     time::{Duration, Instant},
 };
 use switchyard_core::testing::{conformance::cluster, service, web, web_slice};
 
-use super::{model::Model, node, weights, with_endpoints};
+use super::{endpoints_of, model::Model, node, weights, with_endpoints};
 use crate::IpvsConfig;
 
 #[test]
@@ -15,7 +16,7 @@ fn rules_that_are_refused_cost_only_what_needs_them() {
     let mut node = node(&model);
     node.sync(cluster());
     let new = with_endpoints("new", "10.96.0.9", &[9]);
-    model.lock().refuse_rules = Some(None);
+    model.lock().refuse_rules = Some((0, None));
     node.apply(new.into_iter().chain([web_slice(&[2, 4])]));
     node.try_sync().unwrap_err();
     // Endpoints come and go. What is new has neither a virtual server nor an address yet.
@@ -34,6 +35,49 @@ fn rules_that_are_refused_cost_only_what_needs_them() {
     model.lock().refuse_rules = None;
     node.sync([]);
     assert!(has_new() && model.lock().bound.contains(&ip));
+}
+
+/// Those of before serve, and virtual servers were programmed.
+#[test]
+fn rules_that_are_refused_at_the_end_are_tried_again() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(with_endpoints("web", "10.96.0.1", &[1, 2, 3]));
+    // In a change, in the comparison that follows, and in another process.
+    for (step, endpoints) in [&[2, 4][..], &[4], &[2]].into_iter().enumerate() {
+        let leaving = known(&model);
+        model.lock().refuse_rules = Some((1, None));
+        node.apply([endpoints_of("web", endpoints, &[])]);
+        match step {
+            0 => {}
+            1 => node.tracker.request_resync(),
+            _ => {
+                node.proxier = model.open(IpvsConfig::default());
+                node.tracker.forget_synced();
+            }
+        }
+        let report = node.try_sync().expect("all but the last rules");
+        assert!(report.cleanup_failed, "{report:?}");
+        assert!(report.requeue_after <= Some(Duration::from_secs(1)), "{report:?}");
+        let mut chosen = weights(&model, [10, 96, 0, 1], 80);
+        chosen.retain(|(_, weight)| *weight > 0);
+        let chosen: Vec<u8> = chosen.into_iter().map(|(last, _)| last).collect();
+        assert_eq!(chosen, endpoints);
+        assert!(known(&model).is_superset(&leaving), "{step}");
+        model.lock().refuse_rules = None;
+        node.sync([]);
+        assert_eq!(known(&model).into_iter().collect::<Vec<_>>(), endpoints);
+        assert!(node.full().drift.is_none());
+    }
+}
+
+/// The endpoints that rules know, by the last numbers of their addresses.
+fn known(model: &Model) -> BTreeSet<u8> {
+    let held = model.lock();
+    let ports = held.rules.last().unwrap().values();
+    let pools = ports.flat_map(|port| [&port.cluster, &port.local, &port.draining]);
+    let addresses = pools.flat_map(|pool| pool.iter()).map(|endpoint| endpoint.address.ip());
+    addresses.map(|ip| ip.to_string().rsplit('.').next().unwrap().parse().unwrap()).collect()
 }
 
 /// It may wait for locks, and for sets that rules of other programs use.

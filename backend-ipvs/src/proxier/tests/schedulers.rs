@@ -37,7 +37,7 @@ fn a_scheduler_that_was_taken_over_changes_once_weights_differ() {
     let uneven = [("switchyard/weights", "10.244.0.1=3")];
     node.sync([endpoints_of("web", &[1, 2, 3], &uneven)]);
     assert_eq!(scheduler(&model, [10, 96, 0, 1]), "wrr");
-    node.sync(web());
+    node.sync([endpoints_of("web", &[1, 2, 3], &[])]);
     assert_eq!((scheduler(&model, [10, 96, 0, 1]), model.lock().rescheduled), ("wrr".into(), 1));
 }
 
