@@ -37,12 +37,14 @@ fn inputs(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Runs a target. An input that makes it panic is kept.
+/// Runs a target. An input that makes it panic becomes a file of the corpus.
 fn run(target: &str, read: fn(&[u8]), input: &[u8]) {
     if let Err(why) = panic::catch_unwind(|| read(input)) {
-        let file = std::env::temp_dir().join(format!("switchyard-fuzz-{target}"));
-        fs::write(&file, input).unwrap();
-        eprintln!("the input is in {}", file.display());
+        let file = corpus(target).join(format!("panicked-{}", clock_seed()));
+        match fs::write(&file, input) {
+            Ok(()) => eprintln!("the input is in {}", file.display()),
+            Err(error) => eprintln!("{}: {error}; the input: {input:?}", file.display()),
+        }
         panic::resume_unwind(why);
     }
 }

@@ -12,10 +12,11 @@
 
 use std::{
     env,
+    panic::Location,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use proptest::test_runner::{Config, RngSeed};
+use proptest::test_runner::{Config, FileFailurePersistence, RngSeed};
 
 /// The seed of property tests in an ordinary run.
 const SEED: u64 = 1;
@@ -41,7 +42,9 @@ pub fn clock_seed() -> u64 {
 /// asks for.
 ///
 /// The random numbers follow from one seed, which is printed; the output of a test is shown if the
-/// test fails. The seed is fixed unless `SWITCHYARD_SEED` or `SWITCHYARD_SOAK` is set.
+/// test fails. The seed is fixed unless `SWITCHYARD_SEED` or `SWITCHYARD_SOAK` is set. A case that
+/// fails is kept in `proptest-regressions` beside the `src` or `tests` of the calling file, where
+/// proptest finds the case and runs it first from then on.
 ///
 /// ```
 /// use proptest::prelude::*;
@@ -56,6 +59,7 @@ pub fn clock_seed() -> u64 {
 /// }
 /// addition_is_undone_by_subtraction();
 /// ```
+#[track_caller]
 pub fn proptest_config(cases: u32) -> Config {
     let seed = replayed_seed().unwrap_or_else(|| match soak_time() {
         Some(_) => clock_seed(),
@@ -64,7 +68,8 @@ pub fn proptest_config(cases: u32) -> Config {
     println!("to repeat these cases: SWITCHYARD_SEED={seed}");
     Config {
         cases: number("PROPTEST_CASES").unwrap_or(cases),
-        failure_persistence: None,
+        failure_persistence: Some(Box::new(FileFailurePersistence::default())),
+        source_file: Some(Location::caller().file()),
         rng_seed: RngSeed::Fixed(seed),
         ..Config::default()
     }

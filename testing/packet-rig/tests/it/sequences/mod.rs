@@ -10,8 +10,9 @@
 //! must lose no connection in the meantime.
 //!
 //! A sequence follows from its seed. An ordinary run has the same seeds every time, for each
-//! backend; `SWITCHYARD_SEED=N` replays one seed, and `SWITCHYARD_SOAK=SECONDS` takes seeds from
-//! the clock for so long.
+//! backend, after those that have failed, which are kept in `failed.txt` beside this file;
+//! `SWITCHYARD_SEED=N` replays one seed, and `SWITCHYARD_SOAK=SECONDS` takes seeds from the clock
+//! for so long.
 
 mod flows;
 mod oracle;
@@ -19,6 +20,8 @@ mod random;
 mod world;
 
 use std::{
+    fs,
+    io::Write,
     ops::RangeInclusive,
     sync::Mutex,
     thread,
@@ -37,6 +40,8 @@ const SEEDS: RangeInclusive<u64> = 1..=20;
 /// The seeds of an ordinary run by backends that use rules of nftables mode, too, which has run
 /// with all.
 const FEWER_SEEDS: RangeInclusive<u64> = 1..=4;
+/// The file of seeds that have failed, one in a line.
+const FAILED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/sequences/failed.txt");
 /// The number of sequences that run at the same time.
 const AT_A_TIME: usize = 4;
 /// Changes of a sequence; each concerns up to four objects.
@@ -64,14 +69,14 @@ fn random_changes_under_traffic() {
     let sequences: Box<dyn Iterator<Item = u64> + Send> = match (replayed_seed(), soak_time()) {
         (Some(seed), _) => Box::new([seed].into_iter()),
         (None, Some(time)) => Box::new(seeds_for(time)),
-        (None, None) => Box::new(SEEDS),
+        (None, None) => Box::new(failed().into_iter().chain(SEEDS)),
     };
     let is_ordinary = replayed_seed().is_none() && soak_time().is_none();
     let sequences = sequences
         .flat_map(|seed| backends.iter().map(move |backend| (seed, *backend)))
         .filter(|(seed, backend)| {
             let is_common = !["nftables-json", backend::USERSPACE, "ipvs"].contains(backend);
-            !is_ordinary || is_common || FEWER_SEEDS.contains(seed)
+            !is_ordinary || is_common || FEWER_SEEDS.contains(seed) || !SEEDS.contains(seed)
         });
     let sequences = Mutex::new(sequences);
     let failures = Mutex::new(Vec::new());
@@ -82,6 +87,7 @@ fn random_changes_under_traffic() {
                     let Some((seed, backend)) = sequences.lock().unwrap().next() else { return };
                     println!("SWITCHYARD_SEED={seed} SWITCHYARD_BACKENDS={backend}");
                     if let Err(message) = run(seed, backend) {
+                        keep(seed);
                         failures.lock().unwrap().push(format!(
                             "SWITCHYARD_SEED={seed} SWITCHYARD_BACKENDS={backend}: {message}"
                         ));
@@ -92,6 +98,23 @@ fn random_changes_under_traffic() {
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// The seeds that have failed.
+fn failed() -> Vec<u64> {
+    let text = fs::read_to_string(FAILED).unwrap_or_default();
+    text.lines().map(|line| line.parse().expect("failed.txt has a number in each line")).collect()
+}
+
+/// Keeps a seed that has failed, and that an ordinary run does not have.
+fn keep(seed: u64) {
+    if SEEDS.contains(&seed) || failed().contains(&seed) {
+        return;
+    }
+    let file = fs::OpenOptions::new().create(true).append(true).open(FAILED);
+    if let Err(error) = file.and_then(|mut file| writeln!(file, "{seed}")) {
+        eprintln!("{FAILED}: {error}");
+    }
 }
 
 /// Seeds from the clock, until `time` has passed.
