@@ -45,13 +45,15 @@ struct Server {
 /// before the old server is closed, unless another server that moves is in the way (`0.0.0.0:1` and
 /// `127.0.0.1:1`, or two that exchange their ports). Connections to the old server end. The
 /// connections count for the limits of `connections`. Returns the name and the error of a fatal
-/// failure to bind.
+/// failure to bind, which is one of the first attempt at an address.
 pub async fn serve<const N: usize>(
     mut wanted: watch::Receiver<[ServerAddress; N]>,
     handlers: [(&'static str, Arc<dyn Handler>); N],
     connections: Arc<Connections>,
 ) -> (&'static str, io::Error) {
     let mut running: [Option<Server>; N] = [const { None }; N];
+    // The addresses whose failure was not fatal: a setting that changes later does not end the program.
+    let mut retried: [Option<SocketAddr>; N] = [None; N];
     loop {
         let addresses = *wanted.borrow_and_update();
         let mut is_tried_again = false;
@@ -67,13 +69,15 @@ pub async fn serve<const N: usize>(
                     let (handler, connections) = (Arc::clone(handler), Arc::clone(&connections));
                     let serving = Box::pin(accept(name, listener, handler, connections));
                     running[index] = Some(Server { address, serving });
+                    retried[index] = None;
                 }
                 Some((address, Err(error))) => {
                     let err = ErrorChain(&error);
                     tracing::error!(name, %address, %err, "Failed to start server");
-                    if hard_fail {
+                    if hard_fail && retried[index] != Some(address) {
                         return (name, error);
                     }
+                    retried[index] = Some(address);
                     is_tried_again = true;
                 }
             }
@@ -297,9 +301,11 @@ mod tests {
         let blocker = std::net::TcpListener::bind(two).unwrap();
         let (addresses, task) = start([retried(one)]);
         expect(one, true).await;
-        addresses.send_replace([retried(two)]);
-        time::sleep(Duration::from_millis(200)).await;
-        expect(one, true).await;
+        for hard_fail in [false, true] {
+            addresses.send_replace([ServerAddress { hard_fail, ..retried(two) }]);
+            time::sleep(Duration::from_millis(200)).await;
+            expect(one, true).await;
+        }
         drop(blocker);
         expect(two, true).await;
         expect(one, false).await;
