@@ -14,8 +14,8 @@ endif
 UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-standin
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
-UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
-	switchyard-source-kube switchyard-userspace switchyard-xtables packet-rig
+UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-kernel \
+	switchyard-nft switchyard-source-kube switchyard-userspace packet-rig
 
 # The crates with property tests.
 PROPERTY_CRATES = switchyard-core switchyard-nft switchyard-iptables
@@ -253,7 +253,6 @@ test-vm-quick: test-vm
 # hints, `tests` shows with other backends, and make test-vm with this one, which runs all cases. All is run in
 # one machine, which takes less time than one for each test program. capabilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
-IPVS_CRATES = switchyard-netlink
 IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families addresses::families-come-and-go \
 	addresses::endpoints-with-different-ports addresses::same-address-on-two-ports \
 	affinity::same-endpoint changes::udp-clients-follow \
@@ -290,7 +289,7 @@ test-ipvs:
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers --test probe
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib -- \
 		kernel_tests::conformance kernel_tests::families
-	TESTS_OF="$(IPVS_CRATES)" $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --tests
+	TESTS_OF=switchyard-kernel $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib --test it -- ipset:: ipvs:: route::
 	$(VM) $(CURDIR)/testing/vm/tests.sh run 1 $(IPVS_TESTS)
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays
@@ -337,7 +336,7 @@ bench:
 	$(CARGO) bench --package switchyard-nft --bench disturbed
 	$(CARGO) bench --package switchyard-nft --bench ranges
 	$(CARGO) bench --package switchyard-nft --bench lb_algorithms
-	$(CARGO) bench --package switchyard-conntrack --bench flows
+	$(CARGO) bench --package switchyard-kernel --bench flows
 	$(CARGO) bench --package switchyard-iptables --bench sync
 	$(CARGO) bench --package switchyard-userspace --bench traffic
 

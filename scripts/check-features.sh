@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-for manifest in */Cargo.toml kernel/*/Cargo.toml sources/*/Cargo.toml; do
+for manifest in */Cargo.toml sources/*/Cargo.toml; do
     case "$manifest" in bin/* | fuzz/*) continue ;; esac
     name=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)
     features=$(sed -n '/^\[features\]$/,/^\[[^f]/s/^\([a-z0-9-]*\) = .*/\1/p' "$manifest")

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use switchyard_core::model::PerFamily;
-use switchyard_xtables::{Flavour, ProgramOptions};
+use switchyard_kernel::xtables::{Flavour, ProgramOptions};
 
 use crate::layout::names::{self, ChainNames};
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use switchyard_core::{error::ErrorChain, model::IpFamily, proxier::KernelTable};
-use switchyard_xtables::{Programs, Table, target};
+use switchyard_kernel::xtables::{Programs, Table, target};
 
 use crate::{IptablesConfig, layout::names::ChainNames, proxier::choose_tools};
 

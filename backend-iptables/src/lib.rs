@@ -5,7 +5,7 @@
 //! - [`render`]: the rules as text.
 //! - [`clean_up`]: removal of everything, without the programs.
 //!
-//! Programs, tables and their surveillance are those of [`switchyard_xtables`].
+//! Programs, tables and their surveillance are those of [`switchyard_kernel::xtables`].
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ mod layout;
 mod monitor;
 mod proxier;
 
-pub use switchyard_xtables::{
+pub use switchyard_kernel::xtables::{
     Flavour, LeftoverError, ProgramOptions, TimeLimits, ToolError, Tools, legacy_tables,
 };
 

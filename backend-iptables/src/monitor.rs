@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use switchyard_core::proxier::{self, ExternalChange, Mode, ProxierError};
-use switchyard_xtables::{Alteration, TableMonitor, TableRecord, Tools, Watched};
+use switchyard_kernel::xtables::{Alteration, TableMonitor, TableRecord, Tools, Watched};
 
 use crate::layout::{Settings, fixed};
 

@@ -21,8 +21,10 @@ use switchyard_core::{
     },
 };
 use switchyard_ipvs::{IpvsBackend, IpvsConfig};
-use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
-use switchyard_netlink::route::DummyDevice;
+use switchyard_kernel::{
+    ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer},
+    route::DummyDevice,
+};
 
 /// Runs work in a network namespace that has an address, without which the kernel takes no address
 /// of IPv4 for one of a real server.

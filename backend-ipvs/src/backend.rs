@@ -8,7 +8,7 @@ use switchyard_core::{
     proxier::{Backend, KernelTable, Mode, Probed, Profile, Proxier, ProxierError},
 };
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
-use switchyard_netlink::ipvs::Ipvs;
+use switchyard_kernel::ipvs::Ipvs;
 use switchyard_nft::{NftBackend, NftConfig};
 
 use crate::{

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use switchyard_core::{model::PerFamily, proxier::Mode};
-use switchyard_netlink::route::SharedAddresses;
+use switchyard_kernel::route::SharedAddresses;
 
 /// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no
 /// addresses of the node that could serve node ports.

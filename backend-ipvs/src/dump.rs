@@ -3,9 +3,9 @@
 use std::{fmt::Write, net::SocketAddr};
 
 use switchyard_core::{error::ErrorChain, proxier::KernelTable};
-use switchyard_netlink::{
-    Error,
+use switchyard_kernel::{
     ipvs::{Ipvs, RealServer, Selector, VirtualServer},
+    netlink::Error,
 };
 
 /// Reads the virtual servers of the node with their real servers.

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use switchyard_netlink::{kernel::KernelVersion, sysctl::set_sysctl};
+use switchyard_kernel::{KernelVersion, sysctl::set_sysctl};
 
 use crate::IpvsConfig;
 
-pub(crate) use switchyard_netlink::sysctl::SysctlError as KernelSettingError;
+pub(crate) use switchyard_kernel::sysctl::SysctlError as KernelSettingError;
 
 /// Where the kernel has its parameters.
 pub(crate) const PROC_SYS: &str = "/proc/sys";

@@ -15,12 +15,14 @@ use switchyard_core::{
     proxier::{Backend, Mode, ProxierError},
 };
 use switchyard_iptables::IptablesBackend;
-use switchyard_netlink::Error;
-use switchyard_netlink::ipset::{DestroyError, IpSets};
-use switchyard_netlink::ipvs::Ipvs;
-use switchyard_netlink::route::{DeviceError, DummyDevice};
+use switchyard_kernel::{
+    ipset::{DestroyError, IpSets},
+    ipvs::Ipvs,
+    netlink::Error,
+    route::{DeviceError, DummyDevice},
+    xtables::{Jump, OwnedChains, RuleText, Table},
+};
 use switchyard_nft::{NftBackend, NftConfig};
-use switchyard_xtables::{Jump, OwnedChains, RuleText, Table};
 
 use crate::{config::DEVICE, layout::servers::is_excluded, probe, sets};
 
@@ -87,7 +89,7 @@ fn owned() -> OwnedChains {
 pub(crate) enum LeftoverError {
     /// The rules.
     #[error("cannot remove all rules")]
-    Rules(#[source] switchyard_xtables::LeftoverError),
+    Rules(#[source] switchyard_kernel::xtables::LeftoverError),
     /// The virtual servers.
     #[error("cannot delete the virtual servers")]
     VirtualServers(#[source] Error),
@@ -136,7 +138,8 @@ pub(crate) fn remove_other_rules(beneath: Mode) -> Result<bool, ProxierError> {
     }
     let names = BENEATH.to_vec();
     let of_iptables = OwnedChains { names, prefixes: Vec::new(), jumps: Vec::new() };
-    let had_rules = removed(switchyard_xtables::remove(&of_iptables).map_err(LeftoverError::Rules));
+    let had_rules =
+        removed(switchyard_kernel::xtables::remove(&of_iptables).map_err(LeftoverError::Rules));
     let had_sets = removed(remove_chains_and_sets(&owned()));
     let others = IptablesBackend::default().clean_up(None).and(earlier_table().clean_up(None));
     let (had_rules, had_sets) = (had_rules?, had_sets?);
@@ -163,7 +166,7 @@ fn removed<T>(result: Result<T, LeftoverError>) -> Result<T, ProxierError> {
 /// The first error, after everything else was removed; but the sets and the device stay as long as
 /// there are virtual servers that cannot be deleted.
 fn remove(chains: &OwnedChains, excluded: &[IpNet]) -> Result<(), LeftoverError> {
-    let rules = switchyard_xtables::remove(chains).map(drop).map_err(LeftoverError::Rules);
+    let rules = switchyard_kernel::xtables::remove(chains).map(drop).map_err(LeftoverError::Rules);
     let sets = ExistingSets::find().map_err(LeftoverError::Sets);
     let device = find_device().map_err(LeftoverError::Device);
     if matches!((&sets, &device), (Ok(sets), Ok(None)) if sets.is_empty()) {
@@ -194,7 +197,7 @@ fn remove(chains: &OwnedChains, excluded: &[IpNet]) -> Result<(), LeftoverError>
 
 /// Removes chains, jumps and sets. Returns whether there were sets.
 fn remove_chains_and_sets(chains: &OwnedChains) -> Result<bool, LeftoverError> {
-    switchyard_xtables::remove(chains).map_err(LeftoverError::Rules)?;
+    switchyard_kernel::xtables::remove(chains).map_err(LeftoverError::Rules)?;
     let sets = ExistingSets::find().map_err(LeftoverError::Sets)?;
     let count = sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })?;
     if count > 0 {

@@ -3,10 +3,12 @@
 use std::{net::IpAddr, path::Path, process::Command, time::Duration};
 
 use switchyard_core::proxier::{Mode, ProxierError};
-use switchyard_netlink::Error;
-use switchyard_netlink::ipvs::{Batch, Ipvs, Refusal, Selector, VirtualServer};
-use switchyard_netlink::program;
-use switchyard_netlink::route::has_link_type;
+use switchyard_kernel::{
+    ipvs::{Batch, Ipvs, Refusal, Selector, VirtualServer},
+    netlink::Error,
+    program,
+    route::has_link_type,
+};
 
 use crate::scheduler::Scheduler;
 

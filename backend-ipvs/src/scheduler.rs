@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use switchyard_core::{model::LbAlgorithm, proxier::Capabilities, state::ResolvedServicePort};
-use switchyard_netlink::ipvs::VirtualServer;
+use switchyard_kernel::ipvs::VirtualServer;
 
 /// The largest number of endpoints for which `mh` has a place for each: the size of its table
 /// (`CONFIG_IP_VS_MH_TAB_INDEX`, 12 unless a kernel is built otherwise, which makes 4,093).

@@ -36,7 +36,7 @@ fn of_family(name: &str, family: IpFamily) -> String {
     match (family, name.split_once('-')) {
         (IpFamily::V6, Some((prefix, rest))) => {
             let mut name = format!("{prefix}-6-{rest}");
-            name.truncate(switchyard_netlink::ipset::LONGEST_NAME);
+            name.truncate(switchyard_kernel::ipset::LONGEST_NAME);
             name
         }
         _ => name.to_owned(),

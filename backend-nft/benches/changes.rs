@@ -18,8 +18,8 @@ use switchyard_core::{
         endpoint, slice,
     },
 };
+use switchyard_kernel::nftables::TransportKind;
 use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::TransportKind;
 use test_netns::in_namespace;
 
 const SIZES: [usize; 4] = [1_000, 10_000, 50_000, 100_000];

@@ -31,12 +31,14 @@ use switchyard_core::{
         endpoint, service, slice,
     },
 };
-use switchyard_netlink::{Socket, nftables};
-use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{
-    CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction, Transport,
-    TransportError, TransportKind,
+use switchyard_kernel::{
+    netlink::Socket,
+    nftables::{
+        self, CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction,
+        Transport, TransportError, TransportKind,
+    },
 };
+use switchyard_nft::{NftConfig, NftProxier};
 use test_netns::in_namespace;
 
 const ROUNDS: usize = 5;

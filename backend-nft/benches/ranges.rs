@@ -21,11 +21,11 @@ use switchyard_core::{
         endpoint, service, slice,
     },
 };
-use switchyard_nft::{NftConfig, NftProxier, render};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Family, OperationKind, Rule, Selector, Side, Statement, Table, Transaction, TransportKind,
     Verdict,
 };
+use switchyard_nft::{NftConfig, NftProxier, render};
 use test_netns::in_namespace;
 
 const ROUNDS: usize = 3;

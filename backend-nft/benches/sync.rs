@@ -24,11 +24,11 @@ use switchyard_core::{
         endpoint, service, slice,
     },
 };
-use switchyard_nft::{NftConfig, NftProxier, render};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Element, Elements, Family, Key, OperationKind, SetDef, Table, Transaction, Transport,
     TransportKind, Value,
 };
+use switchyard_nft::{NftConfig, NftProxier, render};
 use test_netns::in_namespace;
 
 /// Repetitions of a first programming.

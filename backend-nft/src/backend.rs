@@ -1,7 +1,7 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
 use switchyard_core::proxier::{Backend, KernelTable, Mode, Probed, Profile, ProxierError};
-use switchyard_nft_ruleset::TransportKind;
+use switchyard_kernel::nftables::TransportKind;
 
 use crate::{
     NftConfig, NftProxier,

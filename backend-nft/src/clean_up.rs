@@ -1,8 +1,10 @@
 //! The removal of all that nftables mode has programmed.
 
 use switchyard_core::proxier::{Mode, ProxierError};
-use switchyard_netlink::sysctl::routes_localnet;
-use switchyard_nft_ruleset::{Elements, Family, Table, Transaction, Transport, TransportError};
+use switchyard_kernel::{
+    nftables::{Elements, Family, Table, Transaction, Transport, TransportError},
+    sysctl::routes_localnet,
+};
 
 use crate::{
     NftConfig,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use switchyard_core::{error::ErrorChain, proxier::KernelTable};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ChainBase, Elements, Family, SetDump, Table, TableDump, Transaction, TransportError,
 };
 

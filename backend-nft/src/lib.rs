@@ -7,7 +7,7 @@
 //! - [`NftBackend`]: the backend as a value in a program's table of backends.
 //!
 //! Typed chains, rules, sets and elements, and the transports that commit them, are the crate
-//! [`switchyard_nft_ruleset`].
+//! [`switchyard_kernel::nftables`].
 
 #![forbid(unsafe_code)]
 

@@ -7,7 +7,7 @@
 
 use async_trait::async_trait;
 use switchyard_core::proxier::{self, ExternalChange, Mode, ProxierError};
-use switchyard_nft_ruleset::netlink::Listener;
+use switchyard_kernel::nftables::netlink::Listener;
 
 /// A monitor of our tables.
 pub(crate) struct Monitor(pub(crate) Listener);

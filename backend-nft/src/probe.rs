@@ -6,10 +6,12 @@
 //! programmed.
 
 use switchyard_core::model::{PerFamily, Protocol};
-use switchyard_netlink::kernel::KernelVersion;
-use switchyard_nft_ruleset::{
-    BaseChain, ChainKind, ChainName, Family, Field, Hook, Refusal, Rule, Selector, SetDef, Side,
-    SlotChoice, Statement, Table, Transaction, Transport, TransportError, TransportKind,
+use switchyard_kernel::{
+    KernelVersion,
+    nftables::{
+        BaseChain, ChainKind, ChainName, Family, Field, Hook, Refusal, Rule, Selector, SetDef,
+        Side, SlotChoice, Statement, Table, Transaction, Transport, TransportError, TransportKind,
+    },
 };
 
 use crate::layout::{
@@ -207,7 +209,7 @@ fn dry_run(
 
 #[cfg(test)]
 mod tests {
-    use switchyard_nft_ruleset::testing::InterceptingTransport;
+    use switchyard_kernel::nftables::testing::InterceptingTransport;
 
     use super::*;
 

@@ -20,11 +20,11 @@ use switchyard_core::{
 };
 use switchyard_forwarder::{Forwarder, ForwarderConfig};
 use switchyard_iptables::{ChainNaming, Flavour, IptablesConfig, IptablesProxier};
-use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ElementData, OperationKind, Rule, SetData, Statement, Transaction, TransportError,
     TransportKind, Verdict, testing::InterceptingTransport,
 };
+use switchyard_nft::{NftConfig, NftProxier};
 use tempfile::TempDir;
 use test_netns::run;
 

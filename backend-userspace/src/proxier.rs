@@ -16,7 +16,7 @@ use switchyard_core::{
 };
 use switchyard_forwarder::{CAPABILITIES, Forwarder, LocalClients, Panicked};
 #[cfg(target_os = "linux")]
-use switchyard_netlink::route::interface_networks;
+use switchyard_kernel::route::interface_networks;
 
 use crate::capture::Capture;
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, convert::Infallible, io, net::IpAddr, time::Dur
 
 use futures::{FutureExt, future::BoxFuture};
 use switchyard_core::{error::ErrorChain, runner::Input};
-use switchyard_netlink::route::SharedAddresses;
+use switchyard_kernel::route::SharedAddresses;
 use tokio::{
     sync::{mpsc::Sender, oneshot},
     time::{sleep, timeout},

@@ -8,9 +8,8 @@ use switchyard_core::{
 };
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
-use switchyard_netlink::{kernel::families, route::SharedAddresses};
+use switchyard_kernel::{families, nftables::TransportKind, route::SharedAddresses};
 use switchyard_nft::{NftBackend, NftConfig};
-use switchyard_nft_ruleset::TransportKind;
 use switchyard_userspace::{Counters, UserspaceBackend, UserspaceConfig};
 
 use crate::config::{

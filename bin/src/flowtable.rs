@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use switchyard_core::error::ErrorChain;
-use switchyard_netlink::{
-    Error,
+use switchyard_kernel::{
+    netlink::Error,
     nftables::{FLOW_TABLE, FlowTable},
     route::DeviceFollower,
 };

@@ -8,9 +8,9 @@ use switchyard_core::{
     model::IpFamily,
     proxier::Mode,
 };
-use switchyard_netlink::{
-    Error,
-    nftables::{ChainName, Chains, ClosedGate, Hook, NewFlow},
+use switchyard_kernel::{
+    netlink::Error,
+    nftables::gates::{ChainPath, Chains, ClosedGate, GateHook, NewFlow},
 };
 
 use crate::{config::settings::OF_NAMED_PROXY, pace::Pace};
@@ -67,7 +67,7 @@ pub fn closed(mode: Mode, flows: &[NewFlow]) -> Result<Vec<ClosedChain>, Error> 
     // In these modes, the node itself opens or sends connections to endpoints.
     let is_forwarding = !matches!(mode, Mode::IPVS | Mode::USERSPACE);
     let concerns = |gate: &&ClosedGate| {
-        (is_forwarding || gate.hook == Hook::Output)
+        (is_forwarding || gate.hook == GateHook::Output)
             && (gate.name.family != "ip6" || has_ipv6(gate.hook))
     };
     let found = gates.iter().filter(concerns);
@@ -92,23 +92,23 @@ pub fn closed(mode: Mode, flows: &[NewFlow]) -> Result<Vec<ClosedChain>, Error> 
 }
 
 /// Whether packets of IPv6 come to a hook: a node without IPv6 may close it.
-fn has_ipv6(hook: Hook) -> bool {
+fn has_ipv6(hook: GateHook) -> bool {
     match hook {
-        Hook::Forward => fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding")
+        GateHook::Forward => fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding")
             .is_ok_and(|setting| setting.trim() != "0"),
         // The fourth column is the scope, 00 of global addresses (if_inet6 in proc(5)).
-        Hook::Output => fs::read_to_string("/proc/self/net/if_inet6").is_ok_and(|addresses| {
+        GateHook::Output => fs::read_to_string("/proc/self/net/if_inet6").is_ok_and(|addresses| {
             addresses.lines().any(|line| line.split_whitespace().nth(3) == Some("00"))
         }),
     }
 }
 
 fn closed_chain(gate: &ClosedGate, chains: &Chains, is_forwarding: bool) -> ClosedChain {
-    let ChainName { family, table, chain, .. } = &gate.name;
+    let ChainPath { family, table, chain, .. } = &gate.name;
     let clients = match (gate.hook, is_forwarding) {
-        (Hook::Forward, _) => ChainClients::ExceptNode,
-        (Hook::Output, true) => ChainClients::Node,
-        (Hook::Output, false) => ChainClients::ByNode,
+        (GateHook::Forward, _) => ChainClients::ExceptNode,
+        (GateHook::Output, true) => ChainClients::Node,
+        (GateHook::Output, false) => ChainClients::ByNode,
     };
     let program = gate.owner.and_then(process).or_else(|| program(&gate.name, chains));
     let remedy = match (clients, gate.owner, iptables(&gate.name)) {
@@ -172,7 +172,7 @@ fn inode(line: &str, port: u32) -> Option<&str> {
 }
 
 /// The program that chains of the table are named after.
-fn program(gate: &ChainName, chains: &Chains) -> Option<String> {
+fn program(gate: &ChainPath, chains: &Chains) -> Option<String> {
     let beside =
         chains.names().filter(|name| (name.family, &name.table) == (gate.family, &gate.table));
     let mut names = std::iter::once(&gate.table).chain(beside.map(|name| &name.chain));
@@ -181,7 +181,7 @@ fn program(gate: &ChainName, chains: &Chains) -> Option<String> {
 }
 
 /// The program whose chain this is, if it is one of those that iptables has.
-fn iptables(ChainName { family, table, chain, .. }: &ChainName) -> Option<&'static str> {
+fn iptables(ChainPath { family, table, chain, .. }: &ChainPath) -> Option<&'static str> {
     let command = match *family {
         "ip" => "iptables",
         "ip6" => "ip6tables",
@@ -197,7 +197,7 @@ mod kernel_tests {
         process::{Command, Stdio},
     };
 
-    use switchyard_netlink::nftables::Chains;
+    use switchyard_kernel::nftables::gates::Chains;
     use test_netns::{in_namespace, wait};
 
     use super::*;

@@ -3,8 +3,7 @@
 use std::io::{self, Write};
 
 use switchyard_core::proxier::Mode;
-use switchyard_netlink::kernel::families;
-use switchyard_nft_ruleset::json::Document;
+use switchyard_kernel::{families, nftables::json::Document};
 
 use crate::backends;
 use crate::config::{

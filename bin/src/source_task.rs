@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use futures::{FutureExt, future};
 use switchyard_core::runner::Input;
-use switchyard_netlink::route::SharedAddresses;
+use switchyard_kernel::route::SharedAddresses;
 use switchyard_source_kube::{
     self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, Scope,
     WatchHealth,

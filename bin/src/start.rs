@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use switchyard_core::{error::ErrorChain, proxier::Backend};
-use switchyard_netlink::route::SharedAddresses;
+use switchyard_kernel::route::SharedAddresses;
 
 use crate::config::{
     Loaded,

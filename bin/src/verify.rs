@@ -14,8 +14,11 @@ use switchyard_core::{
     explain::{Known, Picture},
     proxier::Mode,
 };
-use switchyard_netlink::{kernel::families, route};
-use switchyard_nft_ruleset::{Family, Table};
+use switchyard_kernel::{
+    families,
+    nftables::{Family, Table},
+    route,
+};
 
 use crate::{
     Failure, backends,

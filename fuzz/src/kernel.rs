@@ -3,22 +3,25 @@
 
 use std::{future::Future, pin::pin, task};
 
-use switchyard_conntrack::UsageReader;
 use switchyard_core::model::{InterfaceAddresses, IpFamily};
-use switchyard_netlink::{
-    Attributes, Error, Messages,
+use switchyard_kernel::{
+    conntrack::UsageReader,
     ipset::IpSets,
     ipvs::Ipvs,
-    nftables::{Chains, trace::TraceListener},
+    netlink::{
+        Attributes, Error, Messages,
+        testing::{Traffic, replay},
+    },
+    nftables::{
+        Elements, Family, Table, TableDump, Transport,
+        gates::Chains,
+        json::read_listing,
+        netlink::{Listener, NetlinkTransport},
+        trace::TraceListener,
+    },
     route::{self, AddressAnnouncements, AddressFollower, SharedAddresses},
-    testing::{Traffic, replay},
+    xtables,
 };
-use switchyard_nft_ruleset::{
-    Elements, Family, Table, TableDump, Transport,
-    json::read_listing,
-    netlink::{Listener, NetlinkTransport},
-};
-use switchyard_xtables as xtables;
 
 /// The deepest nest of attributes that is read.
 const DEEPEST: u32 = 8;
@@ -110,7 +113,7 @@ pub fn trace(bytes: &[u8]) {
 
 /// Flows, and the use of the table. A request to delete a flow names one flow.
 pub fn conntrack(bytes: &[u8]) {
-    for message in Messages::new(&switchyard_conntrack::read_flows(bytes)) {
+    for message in Messages::new(&switchyard_kernel::conntrack::read_flows(bytes)) {
         assert!(message.attributes(4).find_kind(1).is_some(), "a request that means all flows");
     }
     answered(bytes, || {

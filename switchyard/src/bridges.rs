@@ -7,7 +7,7 @@
 use std::{fs, io, path::Path};
 
 use switchyard_core::{config::NodeConfig, error::ErrorChain, proxier::Profile};
-use switchyard_netlink::route::bridges_of_veths;
+use switchyard_kernel::route::bridges_of_veths;
 
 /// Warns of each bridge of pods whose packets pass no rules, if the backend and the configuration
 /// depend on that.
@@ -34,7 +34,8 @@ pub fn check(profile: &Profile, node: &NodeConfig) {
 ///
 /// # Errors
 /// If the kernel does not list its interfaces.
-pub fn bypassing_bridges() -> Result<Vec<(String, &'static str)>, switchyard_netlink::Error> {
+pub fn bypassing_bridges() -> Result<Vec<(String, &'static str)>, switchyard_kernel::netlink::Error>
+{
     let Some(missing) = missing(Path::new("/proc/sys")) else { return Ok(Vec::new()) };
     let bridges = bridges_of_veths()?.into_iter();
     let bypass = bridges.filter(|b| missing == Missing::Module || !b.calls_iptables);

@@ -8,7 +8,6 @@ use std::{
 
 use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit};
-use switchyard_conntrack::Report;
 use switchyard_core::{
     config::NodeConfig,
     engine::{Engine, EngineError},
@@ -19,7 +18,7 @@ use switchyard_core::{
     track::NodeFacts,
     worker::{Stop, Worker},
 };
-use switchyard_netlink::route::AddressFollower;
+use switchyard_kernel::{conntrack::Report, route::AddressFollower};
 use tokio::sync::{broadcast, watch};
 
 #[cfg(feature = "userspace")]

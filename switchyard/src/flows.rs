@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use switchyard_conntrack::{Reconciler, Report};
 use switchyard_core::{error::ErrorChain, proxier::Profile};
+use switchyard_kernel::conntrack::{Reconciler, Report};
 
 /// The bit of `CAP_NET_ADMIN` in a set of capabilities.
 const CAP_NET_ADMIN: u32 = 12;

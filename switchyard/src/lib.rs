@@ -19,7 +19,6 @@ mod localhost;
 mod namespace;
 mod proxy;
 
-pub use switchyard_conntrack as conntrack;
 pub use switchyard_core::{
     config::{self, NodeConfig},
     engine::{Engine, EngineError},
@@ -29,6 +28,7 @@ pub use switchyard_core::{
     runner::{EngineEvent, Input, NodePatience, Observer, RunnerConfig},
     state, track, transition,
 };
+pub use switchyard_kernel::conntrack;
 #[cfg(feature = "kube")]
 pub use switchyard_source_kube as kube;
 #[cfg(feature = "manifests")]

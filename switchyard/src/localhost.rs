@@ -19,7 +19,7 @@ use switchyard_core::{
     proxier::{Profile, Proxier, ProxierError},
     runner::{EngineEvent, Input, Observer, SyncOutcome},
 };
-use switchyard_netlink::sysctl::{can_route_localnet, route_localnet, routes_localnet};
+use switchyard_kernel::sysctl::{can_route_localnet, route_localnet, routes_localnet};
 use tokio::{
     sync::{mpsc::Sender, watch},
     time,

@@ -9,7 +9,7 @@ use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName},
     state::{HealthCheck, NodePortAddresses},
 };
-use switchyard_xtables::{Chain, Jump, OwnedChains, RuleText, Table, service_rules};
+use switchyard_kernel::xtables::{Chain, Jump, OwnedChains, RuleText, Table, service_rules};
 
 use super::{
     Context, Settings, SharedChain,

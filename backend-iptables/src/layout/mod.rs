@@ -16,7 +16,7 @@ use switchyard_core::{
     model::{IpFamily, PerFamily},
     state::NodeState,
 };
-use switchyard_xtables::Table;
+use switchyard_kernel::xtables::Table;
 
 use self::names::ChainNames;
 

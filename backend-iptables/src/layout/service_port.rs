@@ -18,7 +18,7 @@ use switchyard_core::{
         ResolvedServicePort,
     },
 };
-use switchyard_xtables::{Chain, Recent, RuleText};
+use switchyard_kernel::xtables::{Chain, Recent, RuleText};
 
 use super::{Context, SharedChain, names::PortNames};
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use switchyard_core::state::State;
-use switchyard_xtables::{Chain, Changes, Dump, Jump, Table, target};
+use switchyard_kernel::xtables::{Chain, Changes, Dump, Jump, Table, target};
 
 use crate::layout::{
     Context, SharedChain, fixed,

@@ -10,7 +10,7 @@ use switchyard_core::{
     state::State,
     transition::{Before, PortChange, Transition},
 };
-use switchyard_xtables::{Chain, Changes, Table};
+use switchyard_kernel::xtables::{Chain, Changes, Table};
 
 use crate::layout::{Context, Settings, SharedChain, fixed, service_port::PortRules};
 

@@ -23,7 +23,7 @@ use switchyard_core::{
     state::{NodeState, State},
     transition::{Before, Transition},
 };
-use switchyard_xtables::{
+use switchyard_kernel::xtables::{
     Changes, Dump, Fingerprint, InstalledPrograms, OwnedChains, Programs, Table, TableRecord,
 };
 
@@ -413,8 +413,8 @@ pub fn clean_up() -> Result<(), ProxierError> {
 ///
 /// # Errors
 /// If the kernel refuses to show a table.
-pub fn legacy_service_chains() -> Result<bool, switchyard_xtables::LeftoverError> {
-    switchyard_xtables::has_legacy_chains(Table::Nat, "KUBE-SVC-")
+pub fn legacy_service_chains() -> Result<bool, switchyard_kernel::xtables::LeftoverError> {
+    switchyard_kernel::xtables::has_legacy_chains(Table::Nat, "KUBE-SVC-")
 }
 
 /// Does the same as [`clean_up`] for chains of these names.
@@ -423,7 +423,7 @@ pub(crate) fn clean_up_chains(names: &ChainNames) -> Result<(), ProxierError> {
 }
 
 fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {
-    switchyard_xtables::remove(chains)
+    switchyard_kernel::xtables::remove(chains)
         .map(|_| ())
         .map_err(|error| ProxierError::backend(Mode::IPTABLES, "cannot remove all rules", error))
 }

@@ -1,7 +1,7 @@
 //! Clean-up beside the virtual servers of other programs.
 
 use switchyard_core::proxier::Backend;
-use switchyard_netlink::ipvs::{Batch, Ipvs, Selector, VirtualServer};
+use switchyard_kernel::ipvs::{Batch, Ipvs, Selector, VirtualServer};
 
 use super::on_ipvs;
 use crate::{IpvsBackend, IpvsConfig, probe};

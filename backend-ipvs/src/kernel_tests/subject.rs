@@ -15,12 +15,14 @@ use switchyard_core::{
     testing::conformance::{Damage, Refusals, RefusedPart, Subject},
 };
 use switchyard_iptables::{IptablesConfig, IptablesProxier};
-use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
-use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{
-    OperationKind, Rule, Statement, TransportError, TransportKind, Verdict,
-    testing::InterceptingTransport,
+use switchyard_kernel::{
+    ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer},
+    nftables::{
+        OperationKind, Rule, Statement, TransportError, TransportKind, Verdict,
+        testing::InterceptingTransport,
+    },
 };
+use switchyard_nft::{NftConfig, NftProxier};
 use tempfile::TempDir;
 
 use crate::{

@@ -22,7 +22,7 @@ use switchyard_core::{
     model::IpFamily,
     state::{NodePortAddresses, NodeState, ResolvedServicePort},
 };
-use switchyard_netlink::ipvs::Selector;
+use switchyard_kernel::ipvs::Selector;
 
 use crate::scheduler::Scheduler;
 

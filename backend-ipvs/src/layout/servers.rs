@@ -11,7 +11,7 @@ use switchyard_core::{
     model::{IpFamily, PerFamily},
     state::{Action, Frontend, NodePortAddresses, NodeState, PoolKind, ResolvedServicePort},
 };
-use switchyard_netlink::ipvs::{Selector, VirtualServer};
+use switchyard_kernel::ipvs::{Selector, VirtualServer};
 
 use super::{Context, addresses::is_served, node_addresses};
 use crate::scheduler::Scheduler;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Instant};
 
 use switchyard_core::{model::PerFamily, proxier::SyncReport, transition::Transition};
-use switchyard_netlink::route::DeviceError;
+use switchyard_kernel::route::DeviceError;
 
 use super::{IpvsProxier, SyncError};
 use crate::{layout::addresses, rules::Delivery};

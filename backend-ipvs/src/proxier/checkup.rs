@@ -16,7 +16,7 @@ use switchyard_core::{
     state::State,
     transition::Transition,
 };
-use switchyard_netlink::{Error, ipvs::Selector};
+use switchyard_kernel::{ipvs::Selector, netlink::Error};
 
 use super::{
     IpvsProxier, SyncError,

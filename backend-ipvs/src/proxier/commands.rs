@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr};
 
-use switchyard_netlink::ipvs::{Batch, RealServer, Refusal, Selector, VirtualServer};
+use switchyard_kernel::ipvs::{Batch, RealServer, Refusal, Selector, VirtualServer};
 
 /// Commands in the order in which the kernel gets them.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use switchyard_core::{
     transition::Transition,
 };
 
-use switchyard_netlink::ipvs::Selector;
+use switchyard_kernel::ipvs::Selector;
 
 use super::{
     IpvsProxier, SyncError,

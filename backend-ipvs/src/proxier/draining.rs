@@ -11,9 +11,9 @@ use std::{
 };
 
 use switchyard_core::{model::PerFamily, proxier::SyncReport};
-use switchyard_netlink::{
-    Error,
+use switchyard_kernel::{
     ipvs::{RealServer, Selector},
+    netlink::Error,
 };
 
 use super::{

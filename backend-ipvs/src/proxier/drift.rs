@@ -6,7 +6,7 @@ use std::{
 };
 
 use switchyard_core::proxier::Drift;
-use switchyard_netlink::ipvs::Selector;
+use switchyard_kernel::ipvs::Selector;
 
 use super::{
     commands::{Action, Commands, Named, Step},

@@ -16,8 +16,10 @@ use switchyard_core::{
     state::State,
     transition::Transition,
 };
-use switchyard_netlink::Error;
-use switchyard_netlink::ipvs::{Refusal, Selector, VirtualServer};
+use switchyard_kernel::{
+    ipvs::{Refusal, Selector, VirtualServer},
+    netlink::Error,
+};
 
 use super::{
     IpvsProxier, SyncError,

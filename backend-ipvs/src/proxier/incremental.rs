@@ -14,7 +14,7 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::{Before, Transition},
 };
-use switchyard_netlink::ipvs::{Refusal, Selector};
+use switchyard_kernel::ipvs::{Refusal, Selector};
 
 use super::{
     IpvsProxier, SyncError,

@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, net::IpAddr, path::Path};
 use ipnet::IpNet;
 use rustix::thread::{MembarrierCommand, membarrier};
 use switchyard_core::proxier::{Mode, ProxierError};
-use switchyard_netlink::{
-    Error,
+use switchyard_kernel::{
+    KernelVersion,
     ipvs::{Ipvs, RealServer, Refusal, Selector, Timeouts, VirtualServer},
-    kernel::KernelVersion,
+    netlink::Error,
     route::{DeviceError, DummyDevice},
 };
 

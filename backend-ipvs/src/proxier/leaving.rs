@@ -5,9 +5,9 @@ use std::{collections::HashSet, mem};
 use switchyard_core::{
     model::PerFamily, proxier::SyncReport, state::State, transition::Transition,
 };
-use switchyard_netlink::{
-    Error,
+use switchyard_kernel::{
     ipvs::{RealServer, Selector},
+    netlink::Error,
 };
 
 use super::{IpvsProxier, addresses::Addresses, refused::Refused};

@@ -66,9 +66,11 @@ use switchyard_core::{
     state::{NodeState, ResolvedServicePort},
     transition::Transition,
 };
-use switchyard_netlink::Error;
-use switchyard_netlink::ipvs::{Refusal, Selector};
-use switchyard_netlink::route::{DeviceError, SharedAddresses};
+use switchyard_kernel::{
+    ipvs::{Refusal, Selector},
+    netlink::Error,
+    route::{DeviceError, SharedAddresses},
+};
 
 use self::{
     addresses::Addresses,

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use switchyard_core::proxier::{ExternalChange, Mode, Monitor, ProxierError, changed_beneath_or};
-use switchyard_netlink::route::{AddressAnnouncements, SharedAddresses};
+use switchyard_kernel::route::{AddressAnnouncements, SharedAddresses};
 
 use crate::config::DEVICE;
 

@@ -15,8 +15,10 @@ use switchyard_core::{
     proxier::{DegradedPort, ProxierError, RefusedParts, SyncReport},
     state::State,
 };
-use switchyard_netlink::ipvs::{Refusal, Selector};
-use switchyard_netlink::route::DeviceError;
+use switchyard_kernel::{
+    ipvs::{Refusal, Selector},
+    route::DeviceError,
+};
 
 use super::{
     IpvsProxier, RETRY, SyncError,
@@ -248,7 +250,7 @@ mod tests {
         testing::{NODE, conformance::cluster, endpoint, service, slice},
         track::Tracker,
     };
-    use switchyard_netlink::KernelError;
+    use switchyard_kernel::netlink::KernelError;
 
     use super::*;
     use crate::{

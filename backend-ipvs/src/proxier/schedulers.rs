@@ -12,7 +12,7 @@ use std::{
 };
 
 use switchyard_core::model::{PerFamily, ServicePortId};
-use switchyard_netlink::ipvs::{Selector, VirtualServer};
+use switchyard_kernel::ipvs::{Selector, VirtualServer};
 
 use crate::{
     layout::servers::{Server, is_of},

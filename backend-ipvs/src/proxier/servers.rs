@@ -7,7 +7,7 @@ use std::{
 };
 
 use switchyard_core::model::Protocol;
-use switchyard_netlink::ipvs::{RealServer, Selector, VirtualServer};
+use switchyard_kernel::ipvs::{RealServer, Selector, VirtualServer};
 
 use super::{
     commands::{Action, Commands, has_connections},

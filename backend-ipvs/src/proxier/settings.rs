@@ -3,7 +3,7 @@
 use std::{mem, time::Duration};
 
 use switchyard_core::{error::ErrorChain, proxier::SyncReport};
-use switchyard_netlink::ipvs::Timeouts;
+use switchyard_kernel::ipvs::Timeouts;
 
 use super::{IpvsProxier, SyncError};
 use crate::kernel_settings::KernelSettingError;

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_netlink::Error;
+use switchyard_kernel::netlink::Error;
 
 use super::kernel::Kernel;
 use crate::scheduler::Scheduler;

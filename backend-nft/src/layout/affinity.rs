@@ -28,7 +28,7 @@ use switchyard_core::{
     model::{Protocol, ServicePortName},
     state::{Action, Pool, PoolKind, ResolvedServicePort},
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ChainName, Element, Family, Field, Key, Rule, Selector, SetDef, SetName, Statement, Value,
 };
 

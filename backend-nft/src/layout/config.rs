@@ -3,7 +3,7 @@
 use std::{borrow::Cow, net::IpAddr};
 
 use switchyard_core::{model::PerFamily, transition::Transition};
-use switchyard_nft_ruleset::{Family, Table, TransportKind};
+use switchyard_kernel::nftables::{Family, Table, TransportKind};
 
 use super::names::KUBE_PROXY;
 

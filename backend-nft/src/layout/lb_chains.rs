@@ -10,7 +10,7 @@ use switchyard_core::{
     model::Protocol,
     state::{Frontend, Masquerade, PoolKind, ResolvedServicePort},
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ChainName, Family, Field, Rule, Selector, SetDef, Side, Statement, Value, Verdict,
 };
 

@@ -23,7 +23,9 @@ pub(crate) mod table;
 use std::{collections::HashSet, net::IpAddr};
 
 use switchyard_core::state::{LocalPods, NodeState};
-use switchyard_nft_ruleset::{ChainName, Family, InterfaceMatch, Rule, SetName, Side, Statement};
+use switchyard_kernel::nftables::{
+    ChainName, Family, InterfaceMatch, Rule, SetName, Side, Statement,
+};
 
 pub use self::config::NftConfig;
 

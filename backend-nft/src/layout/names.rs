@@ -9,7 +9,7 @@ use std::{fmt, net::SocketAddr};
 
 use sha2::{Digest, Sha256};
 use switchyard_core::model::ServicePortName;
-use switchyard_nft_ruleset::Table;
+use switchyard_kernel::nftables::Table;
 
 /// The name of both tables in nftables mode, which is upstream's.
 pub(crate) const KUBE_PROXY: &str = "kube-proxy";

@@ -11,7 +11,9 @@ use switchyard_core::{
         Action, Endpoint, Frontend, FrontendAddress, Masquerade, PoolKind, ResolvedServicePort,
     },
 };
-use switchyard_nft_ruleset::{ChainName, Element, Key, Rule, SetDef, Side, Statement, Verdict};
+use switchyard_kernel::nftables::{
+    ChainName, Element, Key, Rule, SetDef, Side, Statement, Verdict,
+};
 
 use super::{
     ChainRules, Context,

@@ -14,7 +14,7 @@ use switchyard_core::{
     model::LbAlgorithm,
     state::{Pool, PoolKind, ResolvedServicePort},
 };
-use switchyard_nft_ruleset::{Selector, SlotChoice};
+use switchyard_kernel::nftables::{Selector, SlotChoice};
 
 /// The seed of hashes. Without one, the kernel would choose one at random, and nodes would
 /// disagree.

@@ -13,7 +13,7 @@ use std::{
 
 use ipnet::IpNet;
 use switchyard_core::{model::ServicePortName, state::ResolvedServicePort};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ChainName, Element, Family, Key, Rule, Selector, SetDef, SetName, Side, Statement, Verdict,
 };
 

@@ -8,7 +8,7 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use switchyard_core::state::NodePortAddresses;
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     BaseChain, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key, Rule,
     Selector, SetDef, Side, Statement, Table, TableDump, Transaction, Verdict,
 };

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     BaseChain, ChainName, Element, ElementDump, Key, SetDef, SetName, Table, Transaction,
 };
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use switchyard_core::error::ErrorChain;
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Element, ElementDump, Key, SetDef, SetName, Table, TableDump, Transport, Value,
 };
 

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use switchyard_core::{model::PerFamily, proxier::Drift};
-use switchyard_nft_ruleset::{ChainName, Family, Key, SetDef, SetName, text};
+use switchyard_kernel::nftables::{ChainName, Family, Key, SetDef, SetName, text};
 
 use super::{
     changes::{Changes, TableChange},

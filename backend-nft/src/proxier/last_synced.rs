@@ -15,7 +15,7 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::PortChange,
 };
-use switchyard_nft_ruleset::{ChainName, Key};
+use switchyard_kernel::nftables::{ChainName, Key};
 
 use super::now;
 use crate::layout::{affinity::Earlier, lb_chains::LbChain, slots::Allocations, table::TableSet};

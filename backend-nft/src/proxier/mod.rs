@@ -30,7 +30,7 @@ use switchyard_core::{
     state::State,
     transition::Transition,
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Elements, Family, Table, TableDump, Transaction, Transport, TransportError, netlink::Listener,
 };
 

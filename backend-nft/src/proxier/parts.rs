@@ -18,7 +18,7 @@ use std::{
 };
 
 use switchyard_core::{model::PerFamily, proxier::SyncReport, state::State};
-use switchyard_nft_ruleset::{ChainName, Element, Family, Key, Table, Transaction};
+use switchyard_kernel::nftables::{ChainName, Element, Family, Key, Table, Transaction};
 
 use super::changes::{Changes, TableChange};
 use crate::layout::{NftConfig, table::TableSet};

@@ -16,7 +16,7 @@ use switchyard_core::{
     state::{PoolKind, ResolvedServicePort, State},
     transition::{Before, PortChange, Transition},
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     BaseChain, ChainBase, ChainDump, ChainName, Element, ElementData, Family, Key, SetDef, SetDump,
     SetName, TableDump, Value,
 };

@@ -11,7 +11,7 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::Transition,
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ChainName, Key, OperationKind, Refusal, SetName, Transaction, TransportError,
 };
 

@@ -23,7 +23,7 @@ use std::{
 };
 
 use switchyard_core::error::ErrorChain;
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ElementData, ElementDump, Family, Key, SetDef, SetName, Table, Transaction, Transport,
     TransportError, TransportKind, Value,
 };

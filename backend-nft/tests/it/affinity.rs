@@ -20,12 +20,12 @@ use switchyard_core::{
     objects::Event,
     testing::{Builder, NODE, endpoint, service, slice, until},
 };
-use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, OperationKind, Refusal,
     SetDef, Table, TableDump, Transaction, Transport, TransportError, TransportKind, Value,
     json::JsonTransport, testing::InterceptingTransport,
 };
+use switchyard_nft::{NftConfig, NftProxier};
 
 use crate::common::{
     Node, clients, config, in_namespace, nft, open, ruleset, run_nft, start, web, web_slice,
@@ -246,7 +246,7 @@ fn clients_are_forgotten_though_the_answer_was_lost() {
                 return Ok(());
             }
             open_netlink().commit(transaction).expect("a commit");
-            Err(switchyard_netlink::Error::NoAnswer.into())
+            Err(switchyard_kernel::netlink::Error::NoAnswer.into())
         });
         let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
         let mut node = Node::new(config(), proxier);

@@ -8,8 +8,8 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     testing::{NODE, Stepped},
 };
+use switchyard_kernel::nftables::TransportKind;
 use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::TransportKind;
 pub use test_netns::in_namespace;
 use test_netns::run_with;
 

@@ -11,12 +11,12 @@ use switchyard_core::{
     model::IpFamily,
     testing::conformance::{Damage, Refusals, RefusedPart, Subject},
 };
-use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ChainDump, ChainName, Element, ElementData, Elements, Family, Field, OperationKind, Rule,
     SetData, SetDef, SetDump, SetName, Statement, Table, TableDump, Transaction, Transport,
     TransportError, TransportKind, Verdict, json::JsonTransport, testing::InterceptingTransport,
 };
+use switchyard_nft::{NftConfig, NftProxier};
 
 use crate::common::{in_namespace, run_nft};
 

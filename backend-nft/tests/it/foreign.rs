@@ -17,11 +17,11 @@ use switchyard_core::{
     objects::Event,
     testing::{ManyServices, service},
 };
-use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction, Transport,
     TransportError, TransportKind, testing::InterceptingTransport,
 };
+use switchyard_nft::{NftConfig, NftProxier};
 
 use crate::common::{Node, config, in_namespace, nft, ruleset, start, web, web_slice};
 

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use switchyard_core::{testing, track::Tracker};
-use switchyard_nft::{NftConfig, render};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     BaseChain, ChainKind, Element, ElementData, Family, Field, Hook, OperationKind, Rule, SetData,
     SetDef, Statement, Verdict,
 };
+use switchyard_nft::{NftConfig, render};
 
 /// kube-proxy's chains that are no Service's.
 const CHAINS: [&str; 7] = [
@@ -138,7 +138,9 @@ impl Table {
     }
 }
 
-fn tables(transaction: &switchyard_nft_ruleset::Transaction) -> BTreeMap<String, (Family, Table)> {
+fn tables(
+    transaction: &switchyard_kernel::nftables::Transaction,
+) -> BTreeMap<String, (Family, Table)> {
     let mut tables: BTreeMap<String, (Family, Table)> = BTreeMap::new();
     for operation in transaction.operations() {
         let (_, table) = tables

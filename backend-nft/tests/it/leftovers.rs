@@ -10,8 +10,8 @@ use switchyard_core::{
     config::NodeConfig,
     testing::{NODE, Stepped, endpoint, service, slice},
 };
+use switchyard_kernel::nftables::{TransportKind, testing::InterceptingTransport};
 use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{TransportKind, testing::InterceptingTransport};
 
 use crate::common::in_namespace;
 

@@ -6,8 +6,8 @@ use switchyard_core::{
     config::NodeConfig,
     proxier::{Backend, Proxier},
 };
+use switchyard_kernel::nftables::json::JsonTransport;
 use switchyard_nft::{NftBackend, NftConfig, NftProxier};
-use switchyard_nft_ruleset::json::JsonTransport;
 
 use crate::common::{config, in_namespace, nft, start, web};
 

@@ -1,8 +1,8 @@
 //! The probe, on this kernel.
 
 use switchyard_core::model::PerFamily;
+use switchyard_kernel::nftables::TransportKind;
 use switchyard_nft::probe;
-use switchyard_nft_ruleset::TransportKind;
 
 use crate::common::{in_namespace, nft};
 

@@ -7,11 +7,11 @@ use std::sync::{
 
 use serde_json::json;
 use switchyard_core::testing::{ManyServices, endpoint, service, slice, until};
-use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     ElementData, Family, Key, OperationKind, Refusal, Transaction, TransportError, TransportKind,
     Verdict, testing::InterceptingTransport,
 };
+use switchyard_nft::{NftConfig, NftProxier};
 
 use crate::common::{Node, config, in_namespace, nft, start, web, web_slice};
 

@@ -7,8 +7,10 @@ use switchyard_core::{
     objects::Event,
     testing::{endpoint, service, slice},
 };
+use switchyard_kernel::nftables::{
+    TransportKind, json::JsonTransport, testing::InterceptingTransport,
+};
 use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{TransportKind, json::JsonTransport, testing::InterceptingTransport};
 
 use crate::common::{Node, config, in_namespace, nft, open, ruleset, run_nft, start};
 

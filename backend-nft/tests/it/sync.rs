@@ -7,8 +7,8 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodePortAddressConfig},
     testing::{NODE, endpoint, node, service, service_cidr, slice},
 };
+use switchyard_kernel::nftables::{TransportKind, testing::InterceptingTransport};
 use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{TransportKind, testing::InterceptingTransport};
 
 use crate::common::{clients, config, in_namespace, nft, open, ruleset, start, web, web_slice};
 

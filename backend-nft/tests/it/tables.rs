@@ -6,8 +6,8 @@ use switchyard_core::{
     proxier::{ExternalChange, Proxier},
     testing::Stepped,
 };
+use switchyard_kernel::nftables::TransportKind;
 use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::TransportKind;
 use tokio::time::timeout;
 
 use crate::common::{Node, config, in_namespace, nft, ruleset, start, web};

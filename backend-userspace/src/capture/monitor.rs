@@ -6,8 +6,10 @@ use std::future::pending;
 
 use async_trait::async_trait;
 use switchyard_core::proxier::{ExternalChange, Monitor, ProxierError, changed_beneath_or};
-use switchyard_netlink::route::{AddressAnnouncements, DeliveryAnnouncements, SharedAddresses};
-use switchyard_nft_ruleset::netlink::Listener;
+use switchyard_kernel::{
+    nftables::netlink::Listener,
+    route::{AddressAnnouncements, DeliveryAnnouncements, SharedAddresses},
+};
 
 use super::{DEVICE, failed};
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use switchyard_core::{model::ServicePortId, state::PoolKind};
-use switchyard_nft_ruleset::bytecode::{Budget, Domain, End, Fate, Memory, Packets, Program};
+use switchyard_kernel::nftables::bytecode::{Budget, Domain, End, Fate, Memory, Packets, Program};
 
 use super::objects::{Asked, Class};
 

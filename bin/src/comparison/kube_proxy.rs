@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use switchyard_core::{model::LbAlgorithm, state::Pool};
-use switchyard_nft_ruleset::bytecode::{Choice, End, Fate, PacketField, Program};
+use switchyard_kernel::nftables::bytecode::{Choice, End, Fate, PacketField, Program};
 
 use super::objects::{Asked, Class, Objects};
 

@@ -1,6 +1,6 @@
 //! The comparison of nftables mode's tables in the kernel with what objects ask for.
 //!
-//! [`switchyard_nft_ruleset::bytecode`] reads the tables and finds out what they do, [`objects`] what
+//! [`switchyard_kernel::nftables::bytecode`] reads the tables and finds out what they do, [`objects`] what
 //! they should do. [`clients`] compares what becomes of clients that are remembered. None knows the layout
 //! of the tables.
 

@@ -16,7 +16,7 @@ use switchyard_core::{
         PoolKind, ResolvedServicePort,
     },
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Family,
     bytecode::{
         Choice, Domain, End, Fate, PacketField, Packets, Share, fingerprint, interface_name,

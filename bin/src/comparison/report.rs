@@ -10,7 +10,7 @@ use std::{
 
 use serde::Serialize;
 use switchyard_core::model::LbAlgorithm;
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Family, Table, TransportError,
     bytecode::{Budget, Choice, End, Fate, Memory, PacketField, Packets, Program},
 };

@@ -13,9 +13,11 @@ use switchyard_core::{
     proxier::Mode,
     state::{NodeState, ResolvedServicePort},
 };
-use switchyard_netlink::route;
+use switchyard_kernel::{
+    nftables::{Family, Table, TransportError},
+    route,
+};
 use switchyard_nft::NftConfig;
-use switchyard_nft_ruleset::{Family, Table, TransportError};
 
 use super::{objects::Objects, report::Report};
 use crate::{Failure, pace::Pace};

@@ -9,7 +9,7 @@ use switchyard_core::{
     proxier::Mode,
     runner::{Pace, RunnerConfig},
 };
-use switchyard_netlink::route::SharedAddresses;
+use switchyard_kernel::route::SharedAddresses;
 
 use crate::{
     config::{

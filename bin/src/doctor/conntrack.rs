@@ -17,7 +17,7 @@ const FULL: u64 = 95;
 /// The time in which losses are counted.
 const WHILE: Duration = Duration::from_secs(1);
 
-fn read() -> Result<Usage, switchyard_netlink::Error> {
+fn read() -> Result<Usage, switchyard_kernel::netlink::Error> {
     UsageReader::open()?.read()
 }
 
@@ -136,7 +136,7 @@ pub(super) fn settings(known: &Known) -> Outcome {
 }
 
 /// Counts the entries by Service where the Services are known, else by address.
-fn shares(known: &Known) -> Result<Shares<String>, switchyard_netlink::Error> {
+fn shares(known: &Known) -> Result<Shares<String>, switchyard_kernel::netlink::Error> {
     if let Ok(picture) = known.picture() {
         let ports = picture.services.iter().flat_map(|service| &service.ports);
         let ports = ports.filter_map(|port| port.resolved.as_deref());

@@ -9,7 +9,7 @@ use std::{
 
 use switchyard_core::{error::ErrorChain, model::Code, proxier::Mode};
 use switchyard_iptables::legacy_service_chains;
-use switchyard_netlink::{ipset::IpSets, nftables::Chains};
+use switchyard_kernel::{ipset::IpSets, nftables::gates::Chains};
 
 use super::{
     Known, ask,

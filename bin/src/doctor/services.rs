@@ -16,7 +16,7 @@ use switchyard_core::{
     state::FrontendAddress,
     track::Tracker,
 };
-use switchyard_netlink::route;
+use switchyard_kernel::route;
 
 use super::{
     Known, cluster, needs_privilege, not_readable,

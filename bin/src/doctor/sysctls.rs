@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, io};
 
 use switchyard_core::{model::Code, proxier::Mode};
-use switchyard_netlink::sysctl::routes_localnet;
+use switchyard_kernel::sysctl::routes_localnet;
 
 use super::{
     Known, not_readable,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use switchyard_core::{error::ErrorChain, proxier::Backend};
-use switchyard_netlink::nftables::Chains;
+use switchyard_kernel::nftables::gates::Chains;
 
 use super::snapshot::Line;
 use crate::other_tables;

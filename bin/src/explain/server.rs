@@ -21,7 +21,7 @@ use switchyard_core::{
     runner::{Input, Query},
     track::Tracker,
 };
-use switchyard_netlink::nftables::NewFlow;
+use switchyard_kernel::nftables::gates::NewFlow;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},

@@ -16,7 +16,7 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::Transition,
 };
-use switchyard_netlink::Error;
+use switchyard_kernel::netlink::Error;
 use tokio::{
     task,
     time::{MissedTickBehavior, interval},

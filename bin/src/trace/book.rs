@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_netlink::{
-    Error,
+use switchyard_kernel::{
+    netlink::Error,
     nftables::{
-        ChainName,
+        gates::ChainPath,
         trace::{BaseChainInfo, RuleInfo, Rulebook},
     },
     route,
@@ -24,7 +24,7 @@ pub struct Book {
     reader: Rulebook,
     bases: Vec<BaseChainInfo>,
     listed: Instant,
-    rules: BTreeMap<(ChainName, u64), RuleInfo>,
+    rules: BTreeMap<(ChainPath, u64), RuleInfo>,
     interfaces: BTreeMap<u32, String>,
 }
 
@@ -41,7 +41,7 @@ impl Book {
     }
 
     /// A base chain; `None` if it is gone, or cannot be read.
-    pub fn base(&mut self, name: &ChainName) -> Option<BaseChainInfo> {
+    pub fn base(&mut self, name: &ChainPath) -> Option<BaseChainInfo> {
         let is_known = self.bases.iter().any(|base| base.name == *name);
         if !is_known && self.listed.elapsed() >= PAUSE {
             self.bases = self.reader.base_chains().unwrap_or_default();
@@ -51,7 +51,7 @@ impl Book {
     }
 
     /// A rule, without a description if it is gone or cannot be read.
-    pub fn rule(&mut self, chain: &ChainName, handle: u64) -> RuleInfo {
+    pub fn rule(&mut self, chain: &ChainPath, handle: u64) -> RuleInfo {
         if self.rules.len() >= MOST {
             self.rules.clear();
         }

@@ -14,7 +14,7 @@ use switchyard_core::{
     model::Protocol,
     proxier::Mode,
 };
-use switchyard_netlink::nftables::ChainName;
+use switchyard_kernel::nftables::gates::ChainPath;
 
 use super::{
     owner::OwnChains,
@@ -195,9 +195,9 @@ impl Forecast {
     }
 
     /// The chain that was explained to drop such packets, if it dropped this one.
-    fn foreseen<'a>(&self, packet: &'a Packet) -> Option<&'a ChainName> {
+    fn foreseen<'a>(&self, packet: &'a Packet) -> Option<&'a ChainPath> {
         let last = packet.passes.last().filter(|_| packet.fate == Fate::Dropped)?;
-        let ChainName { family, table, chain, .. } = &last.base;
+        let ChainPath { family, table, chain, .. } = &last.base;
         let table = format!("{family} {table}");
         let is_it = |closed: &Closed| closed.table == table && closed.chain == *chain;
         self.other_tables.iter().flatten().any(is_it).then_some(&last.base)
@@ -205,7 +205,7 @@ impl Forecast {
 
     /// Compares a packet with the answer. `own` are the proxy's chains.
     pub fn compare(&self, packet: &Packet, own: &OwnChains) -> Agreement {
-        if let Some(ChainName { family, table, chain, .. }) = self.foreseen(packet) {
+        if let Some(ChainPath { family, table, chain, .. }) = self.foreseen(packet) {
             return Agreement::Same(format!(
                 "{family} {table} {chain} was seen to drop these connections"
             ));

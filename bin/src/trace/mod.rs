@@ -32,9 +32,9 @@ use signal_hook::{
     flag,
 };
 use switchyard_core::{error::ErrorChain, explain::Question, model::IpFamily};
-use switchyard_netlink::{
-    Error,
-    kernel::families,
+use switchyard_kernel::{
+    families,
+    netlink::Error,
     nftables::trace::{TraceListener, TraceTable, TracedFlow},
     route,
 };

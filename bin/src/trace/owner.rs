@@ -2,7 +2,7 @@
 
 use switchyard_core::proxier::Mode;
 use switchyard_iptables::ChainNaming;
-use switchyard_netlink::nftables::ChainName;
+use switchyard_kernel::nftables::gates::ChainPath;
 
 use super::packet::Pass;
 
@@ -28,8 +28,8 @@ pub struct OwnChains {
 
 impl OwnChains {
     /// Whether the chain is one of them.
-    pub fn has(&self, name: &ChainName) -> bool {
-        let ChainName { family, table, chain, .. } = name;
+    pub fn has(&self, name: &ChainPath) -> bool {
+        let ChainPath { family, table, chain, .. } = name;
         let is_ip = ["ip", "ip6"].contains(family);
         let is_of = |naming: ChainNaming| {
             is_ip && ["filter", "nat", "mangle", "raw"].contains(&&**table) && naming.has(chain)
@@ -45,8 +45,8 @@ impl OwnChains {
 
     /// Whether iptables' own chain led to them, and its policy accepted what they left.
     pub fn leave_to_policy(&self, pass: &Pass) -> bool {
-        let ChainName { family, table, .. } = &pass.base;
-        let is_own = |chain: &String| self.has(&ChainName::new(family, table, chain));
+        let ChainPath { family, table, .. } = &pass.base;
+        let is_own = |chain: &String| self.has(&ChainPath::new(family, table, chain));
         pass.verdict == "policy accept" && pass.chains.iter().any(is_own)
     }
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use switchyard_netlink::nftables::{
-    ChainName,
+use switchyard_kernel::nftables::{
+    gates::ChainPath,
     trace::{
         BaseChainInfo, Headers, MARKING, RECEIVED, RuleInfo, SENT, TraceEvent, TraceStep,
         TraceVerdict,
@@ -47,7 +47,7 @@ pub struct Packet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// The base chain.
-    pub base: ChainName,
+    pub base: ChainPath,
     /// Its hook, priority and type; `None` if it is gone.
     pub info: Option<BaseChainInfo>,
     /// The other chains, in the order of the first visit.
@@ -77,9 +77,9 @@ pub enum Fate {
 
 impl Pass {
     /// The chain that decided: that of the rule, or the base chain by its policy.
-    pub fn decider(&self) -> ChainName {
+    pub fn decider(&self) -> ChainPath {
         let chain = self.rule.as_ref().map_or(&self.base.chain, |(chain, ..)| chain);
-        ChainName::new(self.base.family, &self.base.table, chain)
+        ChainPath::new(self.base.family, &self.base.table, chain)
     }
 
     /// Whether the rule that decided answers the sender.

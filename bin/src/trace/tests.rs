@@ -2,7 +2,7 @@ use std::{io::Write, net::Shutdown, os::unix::net::UnixListener, thread};
 
 use serde_json::{Value, json};
 use switchyard_core::{model::Protocol, proxier::Mode};
-use switchyard_netlink::nftables::{ChainName, trace::RuleInfo};
+use switchyard_kernel::nftables::{gates::ChainPath, trace::RuleInfo};
 use tempfile::TempDir;
 use test_netns::wait::until;
 
@@ -19,7 +19,7 @@ fn own(mode: Mode) -> OwnChains {
 }
 
 /// A SYN to a Service, of which chains of these tables saw the last.
-fn packet(fate: Fate, last: ChainName, to: &str) -> Packet {
+fn packet(fate: Fate, last: ChainPath, to: &str) -> Packet {
     let mut packet = Packet::example("10.0.0.9:4000", "10.96.0.10:80", fate);
     packet.last.destination = to.parse().unwrap();
     packet.passes.push(Pass {
@@ -68,7 +68,7 @@ fn forecasts(directory: &TempDir) -> Forecasts {
 
 #[test]
 fn a_drop_that_was_foreseen_is_as_explained() {
-    let wall = ChainName::new("inet", "wall", "forward");
+    let wall = ChainPath::new("inet", "wall", "forward");
     let dropped = packet(Fate::Dropped, wall.clone(), "10.0.0.5:8080");
     let compare = |closed, packet| {
         let forecast: Forecast = serde_json::from_value(answer(closed)).unwrap();
@@ -86,8 +86,8 @@ fn a_drop_that_was_foreseen_is_as_explained() {
 
 #[test]
 fn chains_are_the_proxys_by_its_mode() {
-    let chain = |table, name| ChainName::new("ip", table, name);
-    let has = |mode, name: &ChainName| own(mode).has(name);
+    let chain = |table, name| ChainPath::new("ip", table, name);
+    let has = |mode, name: &ChainPath| own(mode).has(name);
     for (name, modes) in [
         (chain("kube-proxy", "services"), &[Mode::NFTABLES, Mode::IPVS][..]),
         (chain("nat", "KUBE-SVC-NPX46M4PTMTKRN6Y"), &[Mode::IPTABLES, Mode::IPVS]),
@@ -97,7 +97,7 @@ fn chains_are_the_proxys_by_its_mode() {
         (chain("filter", "KUBE-FIREWALL"), &[]),
         (chain("filter", "KUBE-ROUTER-FORWARD"), &[]),
         (chain("filter", "FORWARD"), &[]),
-        (ChainName::new("inet", "kube-proxy", "services"), &[]),
+        (ChainPath::new("inet", "kube-proxy", "services"), &[]),
     ] {
         for mode in crate::backends::MODES {
             assert_eq!(has(mode, &name), modes.contains(&mode), "{name:?} in {mode}");
@@ -116,7 +116,7 @@ fn chains_are_the_proxys_by_its_mode() {
 #[test]
 fn names_of_others_forge_no_lines() {
     let mut packet =
-        packet(Fate::Dropped, ChainName::new("ip", "filter", "FORWARD"), "10.0.0.5:80");
+        packet(Fate::Dropped, ChainPath::new("ip", "filter", "FORWARD"), "10.0.0.5:80");
     let comment = Some("x\"\n  as explained: yes\u{202e}".to_owned());
     let mut rule = RuleInfo::default();
     (rule.actions, rule.comment) = (vec!["reject".to_owned()], comment);
@@ -132,7 +132,7 @@ fn names_of_others_forge_no_lines() {
 
 /// A packet that was not seen again.
 fn unseen() -> Packet {
-    packet(Fate::Unseen, ChainName::new("ip", "kube-proxy", "services"), "10.0.0.5:8080")
+    packet(Fate::Unseen, ChainPath::new("ip", "kube-proxy", "services"), "10.0.0.5:8080")
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
-use switchyard_netlink::{Socket, Writer, flags, nfnetlink};
+use switchyard_kernel::netlink::{Socket, Writer, flags, nfnetlink};
 use tempfile::TempDir;
 
 use crate::{

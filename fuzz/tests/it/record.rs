@@ -3,29 +3,27 @@
 
 use std::{env, fmt::Debug, fs, net::UdpSocket, thread, time::Duration};
 
-use switchyard_conntrack::UsageReader;
 use switchyard_core::{
     config::NodeConfig,
     model::{InterfaceAddresses, IpFamily},
     testing::{NODE, Stepped, endpoint, service, slice, web_slice},
 };
 use switchyard_fuzz::TARGETS;
-use switchyard_netlink::{
+use switchyard_kernel::{
+    conntrack::UsageReader,
     ipset::IpSets,
     ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer},
+    netlink::testing::{Traffic, record, replay},
     nftables::{
-        Chains,
+        Elements, Family, Table, Transport, TransportKind,
+        gates::Chains,
+        netlink::{Listener, NetlinkTransport},
         trace::{TraceListener, TraceTable, TracedFlow},
     },
     route::{AddressFollower, bridges_of_veths},
-    testing::{Traffic, record, replay},
+    xtables::testing::{count_nft_tables, legacy_table},
 };
 use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{
-    Elements, Family, Table, Transport, TransportKind,
-    netlink::{Listener, NetlinkTransport},
-};
-use switchyard_xtables::testing::{count_nft_tables, legacy_table};
 use test_netns::{in_namespace, run, run_with};
 use tokio::runtime;
 

@@ -13,7 +13,7 @@ use switchyard_core::{
         sync_first,
     },
 };
-use switchyard_netlink::ipvs::Selector;
+use switchyard_kernel::ipvs::Selector;
 
 use super::model::Model;
 use crate::{

@@ -9,7 +9,7 @@ use switchyard_core::{
     state::{Action, FrontendAddress},
     testing::{NODE, conformance::cluster, node as node_object, service, web, web_slice},
 };
-use switchyard_netlink::ipvs::RealServer;
+use switchyard_kernel::ipvs::RealServer;
 
 use super::{endpoints_of, model::Model, node, selector, weights, with_endpoints};
 use crate::{

@@ -12,7 +12,7 @@ use switchyard_core::{
     objects::Event,
     testing::{NODE, Stepped, endpoint, service, slice},
 };
-use switchyard_netlink::ipvs::Selector;
+use switchyard_kernel::ipvs::Selector;
 
 use self::model::Model;
 use crate::{IpvsConfig, proxier::IpvsProxier};

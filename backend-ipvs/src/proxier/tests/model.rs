@@ -16,9 +16,9 @@ use switchyard_core::{
     testing::Stepped,
     transition::Transition,
 };
-use switchyard_netlink::{
-    Error, KernelError,
+use switchyard_kernel::{
     ipvs::{RealServer, Refusal, Selector, Timeouts, VirtualServer},
+    netlink::{Error, KernelError},
     route::DeviceError,
 };
 

@@ -5,7 +5,7 @@ use switchyard_core::{
     objects::Event,
     testing::{service, web, web_slice},
 };
-use switchyard_netlink::ipvs::VirtualServer;
+use switchyard_kernel::ipvs::VirtualServer;
 
 use super::{endpoints_of, model::Model, node, scheduler, selector, weights, with_endpoints};
 use crate::{IpvsConfig, Scheduler, proxier::schedulers};

@@ -9,7 +9,7 @@ use std::{
     },
     thread,
 };
-use switchyard_nft_ruleset::Value;
+use switchyard_kernel::nftables::Value;
 
 use super::locked;
 

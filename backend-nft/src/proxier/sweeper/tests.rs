@@ -14,7 +14,7 @@ use switchyard_core::{
     testing::{NODE, OwnedTransition, endpoint, service, slice, until},
     track::Tracker,
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     CommitStats, Element, Elements, Field, OperationKind, Refusal, TableDump, Transaction,
 };
 

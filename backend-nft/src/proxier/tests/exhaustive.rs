@@ -2,7 +2,7 @@
 //!
 //! Each state of a small cluster is followed by each other one. Between any two messages of the
 //! sync a packet may come, and wait at any rule while the next one takes effect
-//! ([`switchyard_nft_ruleset::testing::Commit`]): it goes to an endpoint of before or of after, and
+//! ([`switchyard_kernel::nftables::testing::Commit`]): it goes to an endpoint of before or of after, and
 //! if both serve, to no other end.
 //!
 //! Two things are wrong, and not looked for:
@@ -24,7 +24,7 @@ use switchyard_core::{
     objects::Event,
     testing::{Builder, NODE, Stepped, endpoint, service, service_cidr, slice},
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Element, Family, Key, Table,
     testing::{Commit, Fate, Kernel, Packet, Ruleset},
 };

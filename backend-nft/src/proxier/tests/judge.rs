@@ -12,7 +12,7 @@ use switchyard_core::{
         ResolvedServicePort, State,
     },
 };
-use switchyard_nft_ruleset::testing::{Fate, Packet};
+use switchyard_kernel::nftables::testing::{Fate, Packet};
 
 /// The addresses of the node, in both families.
 pub(super) fn local_addresses() -> BTreeSet<IpAddr> {

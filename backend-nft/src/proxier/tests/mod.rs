@@ -5,7 +5,7 @@ mod judge;
 mod parts;
 mod simulation;
 
-use switchyard_nft_ruleset::Transport;
+use switchyard_kernel::nftables::Transport;
 
 use super::{NftProxier, STALE_FOR, sweeper::Sweeper};
 use crate::NftConfig;

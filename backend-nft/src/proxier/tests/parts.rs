@@ -12,7 +12,7 @@ use switchyard_core::{
     objects::Event,
     testing::{Builder, NODE, Stepped, endpoint, service, slice, sync_first},
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Operation, OperationKind, Refusal, Transaction, TransportError,
     testing::{Commit, InterceptingTransport, Kernel, Packet, Ruleset},
 };

@@ -8,7 +8,7 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 use switchyard_core::{error::ErrorChain, proxier::Monitor};
-use switchyard_netlink::route::{DeviceError, DummyDevice, SharedAddresses, has_link_type};
+use switchyard_kernel::route::{DeviceError, DummyDevice, SharedAddresses, has_link_type};
 
 use super::{OwnedAddresses, SystemError};
 use crate::capture::{DEVICE, monitor::DeviceMonitor};

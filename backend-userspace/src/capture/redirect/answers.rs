@@ -12,11 +12,13 @@ use switchyard_core::{
     model::{IpFamily, PerFamily},
     proxier::ProxierError,
 };
-use switchyard_netlink::route::{DeliveryAnnouncements, LocalDelivery};
-use switchyard_nft_ruleset::{
-    BaseChain, ChainKind, Elements, Family, Hook, Rule, Statement, Table, Transaction, Transport,
-    Verdict,
-    netlink::{Listener, NetlinkTransport},
+use switchyard_kernel::{
+    nftables::{
+        BaseChain, ChainKind, Elements, Family, Hook, Rule, Statement, Table, Transaction,
+        Transport, Verdict,
+        netlink::{Listener, NetlinkTransport},
+    },
+    route::{DeliveryAnnouncements, LocalDelivery},
 };
 
 use super::table;

@@ -1,7 +1,7 @@
 //! The rules of kube-proxy's own userspace mode, which releases before 1.26 had.
 
 use switchyard_core::proxier::{Mode, ProxierError};
-use switchyard_xtables::{Jump, OwnedChains, RuleText, Table, remove};
+use switchyard_kernel::xtables::{Jump, OwnedChains, RuleText, Table, remove};
 
 /// The chains, with the chain that leads to each.
 const CHAINS: [(Table, &str, &str); 5] = [

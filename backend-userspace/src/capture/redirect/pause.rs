@@ -11,7 +11,7 @@ use switchyard_core::{
     model::{IpFamily, Protocol},
     proxier::ProxierError,
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     BaseChain, ChainKind, Element, Family, Hook, Key, Rule, Selector, SetDef, Statement, Table,
     Transaction, Transport, Verdict, netlink::NetlinkTransport,
 };

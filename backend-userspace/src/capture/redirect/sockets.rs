@@ -15,7 +15,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use switchyard_conntrack::Reconciler;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
@@ -25,7 +24,10 @@ use switchyard_core::{
     transition::{DerivedState, Transition},
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
-use switchyard_netlink::route::{DeviceError, DummyDevice, SharedAddresses};
+use switchyard_kernel::{
+    conntrack::Reconciler,
+    route::{DeviceError, DummyDevice, SharedAddresses},
+};
 
 use super::{
     answers::{self, Answers},

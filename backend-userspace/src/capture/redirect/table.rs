@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use switchyard_core::model::IpFamily;
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Elements, Family, Table, Transaction, Transport, netlink::NetlinkTransport,
 };
 

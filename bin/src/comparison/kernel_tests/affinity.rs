@@ -18,11 +18,11 @@ use switchyard_core::{
         NODE, arbitrary_config, arbitrary_events, endpoint, proptest_config, service, slice,
     },
 };
-use switchyard_nft::NftConfig;
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     OperationKind, Rule, SetName, Statement, Transaction, netlink::NetlinkTransport,
     testing::Packet,
 };
+use switchyard_nft::NftConfig;
 use test_netns::in_namespace;
 
 use super::{

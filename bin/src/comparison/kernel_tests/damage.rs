@@ -12,12 +12,12 @@ use switchyard_core::{
     state::State,
     testing::{arbitrary_config, arbitrary_events, proptest_config},
 };
-use switchyard_nft::NftConfig;
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     OperationKind, Statement, Transaction, Verdict,
     netlink::NetlinkTransport,
     testing::{Commit, Packet, Ruleset},
 };
+use switchyard_nft::NftConfig;
 use test_netns::in_namespace;
 
 use super::{different, local_addresses, replace, report, sample, tables, tracker};
@@ -62,8 +62,11 @@ fn damage(transaction: &mut Transaction, numbers: (usize, usize, usize)) -> Stri
     let rule = |n| of(|kind| matches!(kind, OperationKind::AddRule(..)), n);
     let elements = |n| of(|kind| matches!(kind, OperationKind::AddElements(..)), n);
     // A rule in place of one that is gone: `return` at its end changes nothing.
-    let nothing =
-        || switchyard_nft_ruleset::Rule::new([Statement::Verdict(Verdict::Jump("nothing".into()))]);
+    let nothing = || {
+        switchyard_kernel::nftables::Rule::new([Statement::Verdict(Verdict::Jump(
+            "nothing".into(),
+        ))])
+    };
     match kind % 7 {
         0 => {
             let Some(index) = elements(first) else { return String::new() };

@@ -10,7 +10,7 @@ use switchyard_core::{
     objects::Event,
     testing::{NODE, endpoint, service, service_cidr, slice},
 };
-use switchyard_nft_ruleset::Family;
+use switchyard_kernel::nftables::Family;
 use test_netns::{in_namespace, run, run_with};
 
 use super::{Objects, Report, local_addresses, tables, tracker};

@@ -19,10 +19,10 @@ use switchyard_core::{
     },
     track::Tracker,
 };
-use switchyard_nft::{NftConfig, NftProxier, PROFILE};
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Elements, Family, Table, Transaction, Transport, TransportKind, netlink::NetlinkTransport,
 };
+use switchyard_nft::{NftConfig, NftProxier, PROFILE};
 use test_netns::in_namespace;
 
 use super::{

@@ -16,11 +16,11 @@ use switchyard_core::{
     state::State,
     testing::{arbitrary_config, arbitrary_events, proptest_config},
 };
-use switchyard_nft::NftConfig;
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     netlink::NetlinkTransport,
     testing::{Commit, Fate, Packet, Ruleset},
 };
+use switchyard_nft::NftConfig;
 use test_netns::{Tun, in_namespace, run};
 
 use super::{

@@ -23,8 +23,10 @@ fn read(folder: &Path, module: &[String], found: &mut BTreeMap<Module, String>) 
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let own = if ["lib", "main", "mod"].contains(&&*name) { module.to_vec() } else { own };
             let text = fs::read_to_string(&path).unwrap();
-            let tested = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
-            found.entry(own).or_default().push_str(&text[..tested]);
+            let code = ["tests", "kernel_tests"].iter().fold(&*text, |code, name| {
+                code.split(&format!("#[cfg(test)]\nmod {name} {{")).next().unwrap_or(code)
+            });
+            found.entry(own).or_default().push_str(code);
         }
     }
 }

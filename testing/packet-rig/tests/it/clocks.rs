@@ -42,7 +42,7 @@ const YEARS: i64 = 315_360_000;
 /// The files that read the time of day, for what is shown or was promised in it.
 const READERS: [&str; 4] = [
     // A first sequence number.
-    "kernel/netlink/src/socket.rs",
+    "kernel/src/netlink/socket.rs",
     // The expiration of a plugin's credentials, from which a time to wait is derived once.
     "sources/kube/src/client/plugin.rs",
     // The times that /healthz shows; timeouts are those of a monotonic clock.

@@ -11,7 +11,7 @@ use switchyard_core::{
     runner::{EngineEvent, Observer},
     state::{FrontendAddress, ResolvedServicePort, State},
 };
-use switchyard_nft_ruleset::{
+use switchyard_kernel::nftables::{
     Family, Table,
     testing::{Commit, Fate, Packet, Ruleset},
 };

@@ -25,7 +25,7 @@ use switchyard_core::{
     },
     track::Tracker,
 };
-use switchyard_nft_ruleset::{Family, Table, testing::Ruleset};
+use switchyard_kernel::nftables::{Family, Table, testing::Ruleset};
 use tokio::{sync::mpsc, time::sleep};
 
 use self::{

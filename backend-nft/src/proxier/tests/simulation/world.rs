@@ -6,10 +6,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use switchyard_netlink::Error;
-use switchyard_nft_ruleset::{
-    CommitStats, ElementDump, Elements, Family, Refusal, SetDef, Table, TableDump, Transaction,
-    Transport, TransportError, testing::Kernel,
+use switchyard_kernel::{
+    netlink::Error,
+    nftables::{
+        CommitStats, ElementDump, Elements, Family, Refusal, SetDef, Table, TableDump, Transaction,
+        Transport, TransportError, testing::Kernel,
+    },
 };
 
 use crate::layout::names::KUBE_PROXY;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use packet_rig::Rig;
-use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
+use switchyard_kernel::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 
 use super::{C, is_selected, servers, start, wait, web, weights};
 

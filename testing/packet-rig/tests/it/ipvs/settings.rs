@@ -37,7 +37,7 @@ fn timeouts_are_set() {
     let config = "ipvs: {tcpTimeout: 100s, tcpFinTimeout: 7s}";
     let rig = start("timeouts", &web("", "", &[C]), config);
     let timeouts = rig.topology.node().namespace.run(|| {
-        let mut ipvs = switchyard_netlink::ipvs::Ipvs::open().unwrap().unwrap();
+        let mut ipvs = switchyard_kernel::ipvs::Ipvs::open().unwrap().unwrap();
         ipvs.timeouts().unwrap()
     });
     let timeouts = timeouts.unwrap();

@@ -29,10 +29,10 @@ pub enum StandInError {
     Log(String),
     /// The kernel did not answer about IPVS.
     #[error("cannot reach IPVS")]
-    Ipvs(#[from] switchyard_netlink::Error),
+    Ipvs(#[from] switchyard_kernel::netlink::Error),
     /// IPVS refused a command.
     #[error("IPVS refused a command")]
-    Refused(#[source] switchyard_netlink::ipvs::Refusal),
+    Refused(#[source] switchyard_kernel::ipvs::Refusal),
 }
 
 /// Shorthand for results of the stand-in.

@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
-use switchyard_netlink::ipvs::Ipvs;
+use switchyard_kernel::ipvs::Ipvs;
 
 use self::{device::DEVICE, rules::ONLY_IPVS, sets::SETS};
 use super::{

@@ -7,7 +7,7 @@ use std::{
 
 use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
-use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
+use switchyard_kernel::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 
 use super::super::{
     Cluster,
@@ -111,7 +111,7 @@ pub fn retire(node: &NetNs, family: IpFamily, wanted: &[Wanted]) -> Result<()> {
 /// Sends commands to IPVS, of which none may be refused.
 fn change(
     node: &NetNs,
-    fill: impl FnOnce(&mut Ipvs, &mut Batch) -> Result<(), switchyard_netlink::Error> + Send,
+    fill: impl FnOnce(&mut Ipvs, &mut Batch) -> Result<(), switchyard_kernel::netlink::Error> + Send,
 ) -> Result<()> {
     let refused = node.run(|| {
         let Some(mut ipvs) = Ipvs::open()? else { return Ok(Vec::new()) };
@@ -145,7 +145,7 @@ pub fn list(node: &NetNs) -> Result<Vec<String>> {
                 .collect();
             found.push(format!("{server:?} {reals:?}"));
         }
-        Ok::<_, switchyard_netlink::Error>(found)
+        Ok::<_, switchyard_kernel::netlink::Error>(found)
     })??;
     Ok(found)
 }
@@ -155,7 +155,7 @@ pub fn all(node: &NetNs) -> Result<Vec<String>> {
     let found = node.run(|| {
         let Some(mut ipvs) = Ipvs::open()? else { return Ok(Vec::new()) };
         let servers = ipvs.virtual_servers()?;
-        Ok::<_, switchyard_netlink::Error>(
+        Ok::<_, switchyard_kernel::netlink::Error>(
             servers.iter().map(|server| format!("{:?}", server.selector)).collect(),
         )
     })??;

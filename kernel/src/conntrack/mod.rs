@@ -1,0 +1,217 @@
+//! Removal of conntrack entries that contradict a synced state: a UDP or SCTP flow goes to the
+//! address in its entry for as long as packets come, whatever the rules are. TCP is never touched.
+//!
+//! [`Reconciler::synced`] compares a synced state with the one before and notes which frontends may
+//! have stale flows, without touching the kernel. A thread of the [`Reconciler`] asks the kernel
+//! for the flows to those frontends, deletes the stale ones, and repeats that until it succeeds:
+//!
+//! | original destination                        | stale                                            |
+//! |---------------------------------------------|--------------------------------------------------|
+//! | a frontend of a Service port                | unless an endpoint answers that still serves it  |
+//! | a frontend that was a Service port's before | if an endpoint of that Service port answers      |
+//!
+//! An endpoint that terminates or that topology leaves out keeps its flows while it serves. The
+//! first row includes flows that were not redirected, because they began before the frontend was
+//! there. A node port is the port on the node's own addresses, as listed when the kernel is asked;
+//! the same port number on other hosts belongs to no Service. The first sync queues all frontends,
+//! by the first row; flows of Services that were deleted before cannot be recognised. So does the
+//! first sync after the kernel did not hold what it should ([`Reconciler::doubt`]): rules were
+//! missing, and a flow that began in the meantime is not translated.
+//!
+//! Only zone 0 is searched, which has the flows of Services unless another program assigns zones in
+//! `raw` chains. The iptables, IPVS and nftables backends need this crate; under the userspace
+//! backend the proxy answers instead of endpoints, so that every flow would look stale.
+//!
+//! Changes that come while the worker is busy are not lost: before the worker deletes a flow, it
+//! checks for a newer job at the same frontend, and leaves such flows to the next round. Only a
+//! flow to a new endpoint that begins between the commit of a ruleset and [`Reconciler::synced`],
+//! while the worker is at that very frontend, may have to begin again.
+//!
+//! [`UsageReader`] reads how full the table is, what the kernel lost because of that, and where the
+//! entries lead.
+//!
+//! # Cost
+//!
+//! The kernel walks its whole table for every request, and copies only the requested flows: those
+//! of a port, or all of UDP when many Services changed. Answers are read through one buffer of 64
+//! KiB, and deletions go out while they are read, so memory does not grow with the table.
+
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod flow;
+mod job;
+mod queue;
+mod stale_frontends;
+mod table;
+#[cfg(test)]
+mod testing;
+mod usage;
+mod worker;
+
+use std::{
+    io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use switchyard_core::{
+    model::{IpFamily, Protocol, ServicePortId},
+    runner::{EngineEvent, Observer},
+    transition::Transition,
+};
+
+pub use self::usage::{StuckLimit, TrackedFlow, Usage, UsageReader};
+use self::{queue::Queue, table::Table};
+
+/// Why entries cannot be removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no socket to the kernel.
+    #[error("cannot reach the kernel's connection tracking")]
+    Open(#[source] crate::netlink::Error),
+    /// The worker could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// The result of one attempt in one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The family.
+    pub family: IpFamily,
+    /// The time that the attempt took.
+    pub duration: Duration,
+    /// Entries that the kernel returned.
+    pub scanned: usize,
+    /// Entries that were deleted.
+    pub deleted: usize,
+    /// Whether the attempt succeeded; if not, it will be repeated.
+    pub complete: bool,
+}
+
+/// Removes stale entries, in the network namespace in which it was started, until it is dropped.
+#[derive(Debug)]
+pub struct Reconciler {
+    queue: Arc<Queue>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Reconciler {
+    /// Starts the worker, for the calling thread's network namespace. `report` is called on the
+    /// worker's thread after every attempt.
+    pub fn start(report: impl FnMut(Report) + Send + 'static) -> Result<Self, Error> {
+        let queue = Arc::new(Queue::default());
+        let mut table = Table::open().map_err(Error::Open)?;
+        let theirs = Arc::clone(&queue);
+        let body = move || {
+            worker::run(
+                &theirs,
+                |group, jobs, tally| table.sweep(group, jobs, &theirs, tally),
+                report,
+            );
+        };
+        let worker =
+            thread::Builder::new().name("conntrack".into()).spawn(body).map_err(Error::Thread)?;
+        Ok(Self { queue, worker: Some(worker) })
+    }
+
+    /// Queues the frontends that may have stale flows. To be called after each successful sync.
+    /// Never waits for the kernel; takes microseconds for each UDP or SCTP port in the change.
+    pub fn synced(&self, change: &Transition<'_>) {
+        stale_frontends::queue_frontends(change, &self.queue);
+    }
+
+    /// Has the next [`synced`](Self::synced) queue all frontends of the families that it programs.
+    /// To be called when the kernel may not have held what was synced: after a failed sync, and
+    /// before `synced` if a comparison has found a difference.
+    pub fn doubt(&self) {
+        self.queue.lock().doubt();
+    }
+
+    /// Waits until all queued frontends are done, or the time is over. Returns whether they are
+    /// done.
+    pub fn wait_idle(&self, timeout: Duration) -> bool {
+        self.queue.wait_idle(timeout)
+    }
+}
+
+/// Follows the syncs of an engine.
+impl Observer for Reconciler {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::Synced(outcome) => {
+                if !outcome.report.drift.is_none() {
+                    self.doubt();
+                }
+                self.synced(&outcome.change);
+            }
+            // A part of the attempt may be in the kernel. What is left out is no such doubt: the
+            // sync goes on with all other changes, and a family that is left out is in doubt until
+            // it is back.
+            EngineEvent::SyncFailed { .. } => self.doubt(),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Reconciler {
+    fn drop(&mut self) {
+        self.queue.stop();
+        if let Some(worker) = self.worker.take() {
+            // A panic of the worker was reported when it happened.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// A family and protocol, whose flows are requested separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) family: IpFamily,
+    pub(crate) protocol: Protocol,
+}
+
+/// Reads the kernel's messages as flows of each family and protocol, and writes the requests to
+/// delete these. For tests.
+#[cfg(feature = "testing")]
+pub fn read_flows(messages: &[u8]) -> Vec<u8> {
+    let mut writer = crate::netlink::Writer::new();
+    for message in crate::netlink::Messages::new(messages) {
+        for group in Group::ALL {
+            if let Some(flow) = flow::Flow::read(&message, group) {
+                flow.delete(&mut writer, group, 0, message.sequence);
+            }
+        }
+    }
+    writer.as_slice().to_vec()
+}
+
+impl Group {
+    pub(crate) const COUNT: usize = 4;
+
+    /// All groups, those of a family together.
+    pub(crate) const ALL: [Self; Self::COUNT] = [
+        Self { family: IpFamily::V4, protocol: Protocol::Udp },
+        Self { family: IpFamily::V4, protocol: Protocol::Sctp },
+        Self { family: IpFamily::V6, protocol: Protocol::Udp },
+        Self { family: IpFamily::V6, protocol: Protocol::Sctp },
+    ];
+
+    /// Returns the group of a Service port, or `None` for TCP.
+    pub(crate) fn from_port(id: &ServicePortId) -> Option<Self> {
+        let group = Self { family: id.family, protocol: id.name.protocol };
+        (group.protocol != Protocol::Tcp).then_some(group)
+    }
+
+    /// The group's place in [`Group::ALL`].
+    pub(crate) fn index(self) -> usize {
+        let first = match self.family {
+            IpFamily::V4 => 0,
+            IpFamily::V6 => 2,
+        };
+        first + usize::from(self.protocol == Protocol::Sctp)
+    }
+}

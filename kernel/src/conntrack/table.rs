@@ -1,0 +1,348 @@
+//! The kernel's table: asks for flows, and deletes the stale ones.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::IpAddr,
+    thread,
+    time::Duration,
+};
+
+use switchyard_core::{model::Protocol, state::NodePortAddresses};
+
+use crate::{
+    conntrack::{
+        Group, addresses,
+        flow::{Flow, FlowQuery},
+        job::{Jobs, Listener},
+        queue::Queue,
+        worker::Tally,
+    },
+    netlink::{Error, Socket, Writer, flags},
+};
+
+/// The most ports that are requested one by one; for more, the whole protocol is requested. The
+/// kernel walks its table for each request, which costs as much as copying some ten thousand flows.
+const MAX_QUERIES: usize = 4;
+/// The most passes over the table of one sweep, which ends with one that finds no stale flow.
+const MAX_PASSES: usize = 3;
+/// The time between two looks, much longer than a packet takes through the rules.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Flows that are deleted with one system call.
+const BATCH: usize = 256;
+
+/// Sockets in the namespace of the table.
+#[derive(Debug)]
+pub(crate) struct Table {
+    asking: Socket,
+    deleting: Socket,
+    route: Socket,
+}
+
+impl Table {
+    /// Opens the table of the calling thread's network namespace.
+    pub(crate) fn open() -> Result<Self, Error> {
+        Ok(Self {
+            asking: Socket::open(libc::NETLINK_NETFILTER)?,
+            deleting: Socket::open(libc::NETLINK_NETFILTER)?,
+            route: Socket::open(libc::NETLINK_ROUTE)?,
+        })
+    }
+
+    /// Deletes the stale flows of all jobs of a group. After a look that found some, there is
+    /// another: a packet that was on its way when the rules changed may add its flow after the
+    /// look. Flows count as scanned once.
+    pub(crate) fn sweep(
+        &mut self,
+        group: Group,
+        jobs: &Jobs,
+        queue: &Queue,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        for look in 0..MAX_PASSES {
+            if look > 0 {
+                thread::sleep(PAUSE);
+            }
+            let mut found = Tally::default();
+            let result = self.look(group, jobs, queue, &mut found);
+            tally.deleted += found.deleted;
+            if look == 0 {
+                tally.scanned += found.scanned;
+            }
+            result?;
+            if found.deleted == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn look(
+        &mut self,
+        group: Group,
+        jobs: &Jobs,
+        queue: &Queue,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        let node = Node::list(&mut self.route, group, jobs, queue)?;
+        let mut writer = Writer::new();
+        for query in queries(group, jobs) {
+            let mut stale = StaleFlows {
+                group,
+                queue,
+                socket: &mut self.deleting,
+                flows: Vec::with_capacity(BATCH),
+            };
+            let sequence = self.asking.sequences(1);
+            writer.clear();
+            query.write(&mut writer, sequence);
+            self.asking.request(writer.as_slice(), sequence, |message| {
+                tally.scanned += 1;
+                let Some(flow) = Flow::read(&message, group) else { return Ok(()) };
+                match find(&flow, jobs, &node) {
+                    Some(job) => stale.add(job, flow, tally),
+                    None => Ok(()),
+                }
+            })?;
+            stale.sweep(tally)?;
+        }
+        Ok(())
+    }
+}
+
+/// The addresses of node ports.
+#[derive(Debug, Default)]
+struct Node {
+    /// The node's addresses; empty if they do not matter.
+    addresses: HashSet<IpAddr>,
+    served: NodePortAddresses,
+}
+
+impl Node {
+    fn list(route: &mut Socket, group: Group, jobs: &Jobs, queue: &Queue) -> Result<Self, Error> {
+        if jobs.keys().all(|job| job.ip.is_some()) {
+            return Ok(Self::default());
+        }
+        let served = queue.lock().node_ports.get(group.family).clone();
+        Ok(Self { addresses: addresses::list(route)?, served })
+    }
+
+    /// Whether `ip` is an address of the node. All loopback addresses are, though an interface has
+    /// one of them.
+    fn is_address(&self, ip: IpAddr) -> bool {
+        self.addresses.contains(&ip) || ip.is_loopback()
+    }
+
+    fn is_served(&self, ip: IpAddr) -> bool {
+        self.served.contains(ip)
+    }
+}
+
+/// Returns the listener of the job by which a flow is stale.
+fn find(flow: &Flow, jobs: &Jobs, node: &Node) -> Option<Listener> {
+    let to = flow.original.destination;
+    let exact = Listener::at(to);
+    let job = if jobs.contains_key(&exact) {
+        exact
+    } else if node.is_address(to.ip())
+        // On other addresses, the port may belong to another program.
+        && (flow.is_redirected() || node.is_served(to.ip()))
+    {
+        Listener::node_port(to.port())
+    } else {
+        return None;
+    };
+    jobs.get(&job).is_some_and(|stale| stale.is_stale(flow)).then_some(job)
+}
+
+/// Returns the requests to the kernel whose answers include all flows of these jobs.
+fn queries(group: Group, jobs: &Jobs) -> Vec<FlowQuery> {
+    let all = FlowQuery { group, destination: None, port: None };
+    // The listeners by port, with the address if there is only one.
+    let mut ports: BTreeMap<u16, Option<IpAddr>> = BTreeMap::new();
+    for job in jobs.keys() {
+        ports.entry(job.port).and_modify(|ip| *ip = None).or_insert(job.ip);
+        if ports.len() > MAX_QUERIES {
+            return vec![all];
+        }
+    }
+    // SCTP flows cannot be requested by port.
+    if group.protocol == Protocol::Sctp && ports.len() > 1 {
+        return vec![all];
+    }
+    let query = |(port, ip)| FlowQuery {
+        port: Some(port),
+        destination: match ip {
+            Some(IpAddr::V4(ip)) => Some(ip),
+            Some(IpAddr::V6(_)) | None => None,
+        },
+        ..all
+    };
+    ports.into_iter().map(query).collect()
+}
+
+/// Collects stale flows and deletes them in batches.
+struct StaleFlows<'a> {
+    group: Group,
+    queue: &'a Queue,
+    socket: &'a mut Socket,
+    /// Flows, each with the listener of the job by which it is stale.
+    flows: Vec<(Listener, Flow)>,
+}
+
+impl StaleFlows<'_> {
+    fn add(&mut self, job: Listener, flow: Flow, tally: &mut Tally) -> Result<(), Error> {
+        self.flows.push((job, flow));
+        if self.flows.len() < BATCH { Ok(()) } else { self.sweep(tally) }
+    }
+
+    fn sweep(&mut self, tally: &mut Tally) -> Result<(), Error> {
+        self.keep_current()?;
+        let Some(last) = u32::try_from(self.flows.len()).ok().and_then(|n| n.checked_sub(1)) else {
+            return Ok(());
+        };
+        let first = self.socket.sequences(last + 1);
+        let mut writer = Writer::with_capacity(self.flows.len() * 128);
+        for (i, (_, flow)) in (0..).zip(&self.flows) {
+            // Errors are sent for every request; an acknowledgement only for the last.
+            let flags = if i == last { flags::ACK } else { 0 };
+            flow.delete(&mut writer, self.group, flags, first.wrapping_add(i));
+        }
+        for (_, flow) in &self.flows {
+            tracing::trace!(
+                target: "switchyard_kernel::v6",
+                ipFamily = self.group.family.as_str(),
+                protocol = self.group.protocol.as_str(),
+                source = %flow.original.source,
+                destination = %flow.original.destination,
+                answered_by = %flow.answered_by,
+                "Deleting conntrack entry"
+            );
+        }
+        let refused = self.socket.batch(writer.as_slice(), first.wrapping_add(last))?;
+        tally.deleted += self.flows.len().saturating_sub(refused.len());
+        self.flows.clear();
+        // An entry that does not exist need not be deleted.
+        match refused.into_iter().find(|error| error.errno != libc::ENOENT) {
+            Some(error) => Err(Error::Kernel(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops flows that a later sync may have made valid: a newer job decides about them.
+    fn keep_current(&mut self) -> Result<(), Error> {
+        let mut waiting = self.queue.lock();
+        if waiting.is_stopped() {
+            return Err(Error::Interrupted);
+        }
+        let lane = waiting.lane(self.group);
+        self.flows.retain(|(job, flow)| lane.is_current(*job, flow.original.destination));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod kernel_tests {
+    use test_netns::in_namespace;
+
+    use super::*;
+    use crate::conntrack::{
+        job::Stale,
+        testing::{create, flow, resolved, try_create},
+    };
+
+    const V4: Group = Group::ALL[0];
+    const V4_SCTP: Group = Group::ALL[1];
+    const V6: Group = Group::ALL[2];
+
+    /// The queries for these listeners, as destinations and ports.
+    fn asked(group: Group, listeners: &[&str]) -> Vec<(String, String)> {
+        let job = |text: &&str| {
+            let listener = match text.strip_prefix("node:") {
+                Some(port) => Listener::node_port(port.parse().unwrap()),
+                None => Listener::at(text.parse().unwrap()),
+            };
+            (listener, Stale::Unserved(resolved("a", &[])))
+        };
+        let jobs = listeners.iter().map(job).collect();
+        let any = || "any".to_owned();
+        let query = |query: FlowQuery| {
+            assert_eq!(query.group, group);
+            let FlowQuery { destination, port, .. } = query;
+            let destination = destination.map_or_else(any, |ip| ip.to_string());
+            (destination, port.map_or_else(any, |port| port.to_string()))
+        };
+        queries(group, &jobs).into_iter().map(query).collect()
+    }
+
+    fn expected(queries: &[(&str, &str)]) -> Vec<(String, String)> {
+        queries.iter().map(|(ip, port)| ((*ip).to_owned(), (*port).to_owned())).collect()
+    }
+
+    #[test]
+    fn few_listeners_are_asked_for_by_port_and_many_at_once() {
+        let check = |group, listeners: &[&str], queries: &[(&str, &str)]| {
+            assert_eq!(asked(group, listeners), expected(queries), "{listeners:?}");
+        };
+        check(V4, &["10.0.0.1:53"], &[("10.0.0.1", "53")]);
+        check(V4, &["10.0.0.1:53", "10.0.0.2:53", "10.0.0.3:53"], &[("any", "53")]);
+        check(V4, &["10.0.0.1:53", "10.0.0.2:54"], &[("10.0.0.1", "53"), ("10.0.0.2", "54")]);
+        check(V4, &["node:30053"], &[("any", "30053")]);
+        check(V4, &["node:53", "10.0.0.1:53"], &[("any", "53")]);
+        check(V4, &["node:1", "node:2", "node:3", "node:4", "node:5"], &[("any", "any")]);
+        // The kernel cannot compare IPv6 addresses, nor SCTP ports.
+        check(V6, &["[fd00::1]:53"], &[("any", "53")]);
+        check(V4_SCTP, &["10.0.0.1:53"], &[("10.0.0.1", "53")]);
+        check(V4_SCTP, &["10.0.0.1:53", "10.0.0.1:54"], &[("any", "any")]);
+    }
+
+    /// The table of this thread's namespace, a flow that is not in the table yet, and the job by
+    /// which the flow is stale.
+    fn stale_flow() -> (Table, Flow, Jobs) {
+        let to = "10.0.0.10:53";
+        let unserved = Stale::Unserved(resolved("a", &[]));
+        let jobs = [(Listener::at(to.parse().unwrap()), unserved)].into();
+        (Table::open().unwrap(), flow("10.1.9.9:4000", to, "10.1.0.1:5353"), jobs)
+    }
+
+    #[test]
+    fn a_flow_is_deleted_once_and_never_in_place_of_another() {
+        in_namespace(|| {
+            let (mut table, flow, jobs) = stale_flow();
+            let (queue, mut tally) = (Queue::default(), Tally::default());
+            let mut delete = |flows: &[Flow], tally: &mut Tally| {
+                let socket = &mut table.deleting;
+                let flows = flows.iter().map(|flow| (Listener::node_port(1), *flow)).collect();
+                StaleFlows { group: V4, queue: &queue, socket, flows }.sweep(tally)
+            };
+            // Nothing is there.
+            delete(&[flow], &mut tally).unwrap();
+            assert_eq!(tally.deleted, 0);
+            // Something is, with the same addresses, but it is not what was seen.
+            create(&flow, V4);
+            delete(&[flow, flow], &mut tally).unwrap();
+            assert_eq!(tally.deleted, 0);
+            table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
+            assert_eq!((tally.scanned, tally.deleted), (1, 1));
+            table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
+            assert_eq!((tally.scanned, tally.deleted), (1, 1));
+        });
+    }
+
+    #[test]
+    fn a_flow_that_a_late_packet_adds_is_deleted_too() {
+        in_namespace(|| {
+            let (mut table, flow, jobs) = stale_flow();
+            let (queue, mut tally) = (Queue::default(), Tally::default());
+            create(&flow, V4);
+            // As soon as the flow is gone.
+            let late = thread::spawn(move || {
+                while !try_create(&flow, V4) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
+            late.join().unwrap();
+            assert_eq!((tally.scanned, tally.deleted), (1, 2));
+        });
+    }
+}

@@ -1,0 +1,315 @@
+//! Virtual servers of IPVS, the kernel's own load balancer.
+//!
+//! [`Ipvs`] speaks the kernel's protocol (generic netlink, `linux/ip_vs.h`). Virtual servers belong
+//! to a network namespace.
+//!
+//! - [`Ipvs::virtual_servers`] and [`Ipvs::real_servers`] return what there is.
+//! - [`Ipvs::commit`] sends a [`Batch`] of changes, many in one datagram.
+//! - [`Ipvs::timeouts`]: how long connections are remembered.
+//!
+//! All calls block, for as long as the kernel takes to answer. IPVS has no transactions: each
+//! command stands alone.
+
+mod abi;
+mod address;
+mod batch;
+mod real_server;
+mod selector;
+mod timeouts;
+mod virtual_server;
+
+use std::collections::BTreeMap;
+
+use crate::netlink::{Error, KernelError, Socket, Writer, flags, generic};
+
+use self::abi::{attribute, command};
+
+pub use self::{
+    batch::{Batch, Refusal},
+    real_server::RealServer,
+    selector::Selector,
+    timeouts::Timeouts,
+    virtual_server::VirtualServer,
+};
+
+/// So many virtual servers fit into the first part of a list, which the kernel makes 8 KiB long or
+/// longer.
+const ONE_PART: usize = 16;
+
+/// The number of times that a long list is read, at most.
+const READINGS: usize = 20;
+
+/// More than the length of a request for real servers.
+const REQUEST: usize = 128;
+
+/// A connection to IPVS, in the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Ipvs {
+    socket: Socket,
+    /// The message type that the kernel assigned to IPVS.
+    family: u16,
+}
+
+impl Ipvs {
+    /// Opens a connection; `None` if the kernel has no IPVS. The kernel may load the module `ip_vs`
+    /// to answer.
+    ///
+    /// # Errors
+    /// If the kernel cannot be reached or does not answer.
+    pub fn open() -> Result<Option<Self>, Error> {
+        let mut socket = Socket::open(libc::NETLINK_GENERIC)?;
+        let family = generic::family(&mut socket, abi::FAMILY_NAME)?;
+        Ok(family.map(|family| Self { socket, family }))
+    }
+
+    /// Returns all virtual servers, in the order of their selectors.
+    ///
+    /// The kernel sends a long list in parts, and counts from the start where each part begins. If
+    /// virtual servers are added or deleted between two parts, in any network namespace, the list
+    /// repeats some or lacks some, and the kernel does not say so. A long list is therefore read
+    /// until two readings agree. If other programs change theirs so often that none do, all virtual
+    /// servers that were seen are returned: one that is there all the time is not missed by every
+    /// reading, and one that another program has deleted in the meantime may be among them.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or describes a virtual server in an unknown way. Without
+    /// CAP_NET_ADMIN, the kernel refuses.
+    pub fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+        complete(|| self.read_virtual_servers())
+    }
+
+    /// Reads the list of [`Ipvs::virtual_servers`] once: it may repeat some, or lack some.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+        let family = self.family;
+        self.socket.dump(
+            |sequence| list(family, sequence).as_slice().to_vec(),
+            |found: &mut Vec<VirtualServer>, message| {
+                let server = message.attributes(generic::HEADER).find_kind(attribute::SERVICE);
+                let server = server.and_then(|server| VirtualServer::read(server.nested()));
+                found.push(server.ok_or(Error::Malformed("a virtual server"))?);
+                Ok(())
+            },
+        )
+    }
+
+    /// Returns the real servers of a virtual server, in no order; none if there is no such virtual
+    /// server.
+    ///
+    /// The kernel lists the real servers of one virtual server at a time, and answers one such
+    /// request of a connection at a time, so requests cannot be sent together.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or describes a real server in an unknown way.
+    pub fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error> {
+        let sequence = self.socket.sequences(1);
+        let request = list_real(self.family, of, sequence);
+        let mut found = Vec::new();
+        self.socket.request(request.as_slice(), sequence, |message| {
+            let real = message.attributes(generic::HEADER).find_kind(attribute::DESTINATION);
+            let real = real.and_then(|real| RealServer::read(real.nested(), of.family()));
+            found.push(real.ok_or(Error::Malformed("a real server"))?);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Sends the commands of a batch, and returns those that the kernel refused, in the order of
+    /// the batch. The kernel carries out all others, also those that follow a refused one.
+    ///
+    /// # Errors
+    /// If the kernel cannot be reached or does not answer. Any part of the batch may have been
+    /// carried out then.
+    pub fn commit(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Error> {
+        let refused = self.socket.pipeline(batch.requests(), Some(self.family))?;
+        let refusal = |(index, error): (usize, KernelError)| Refusal { index, errno: error.errno };
+        Ok(refused.into_iter().map(refusal).collect())
+    }
+
+    /// Returns how long the kernel remembers connections.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn timeouts(&mut self) -> Result<Timeouts, Error> {
+        let sequence = self.socket.sequences(1);
+        let mut writer = Writer::new();
+        writer.message(self.family, flags::ACK, sequence, |w| {
+            generic::header(w, command::GET_CONFIG, abi::VERSION);
+        });
+        let mut timeouts = None;
+        self.socket.request(writer.as_slice(), sequence, |message| {
+            timeouts = Some(Timeouts::read(message.attributes(generic::HEADER)));
+            Ok(())
+        })?;
+        timeouts.ok_or(Error::Malformed("no timeouts"))
+    }
+
+    /// Sets how long the kernel remembers connections. What is 0 stays as it is.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer. `EINVAL`: a number is so large that the kernel
+    /// cannot count its ticks.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
+        let sequence = self.socket.sequences(1);
+        let mut writer = Writer::new();
+        writer.message(self.family, flags::ACK, sequence, |w| {
+            generic::header(w, command::SET_CONFIG, abi::VERSION);
+            timeouts.write(w);
+        });
+        self.socket.request(writer.as_slice(), sequence, |_| Ok(()))
+    }
+
+    /// Deletes a virtual server with its real servers. Returns whether the virtual server existed.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn delete(&mut self, selector: &Selector) -> Result<bool, Error> {
+        let sequence = self.socket.sequences(1);
+        let request = delete(self.family, selector, sequence);
+        match self.socket.request(request.as_slice(), sequence, |_| Ok(())) {
+            Ok(()) => Ok(true),
+            Err(Error::Kernel(error)) if error.errno == libc::ESRCH => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Reads a list until it is complete. [`Ipvs::virtual_servers`] has the rule.
+fn complete(
+    mut read: impl FnMut() -> Result<Vec<VirtualServer>, Error>,
+) -> Result<Vec<VirtualServer>, Error> {
+    let mut before: Option<Vec<VirtualServer>> = None;
+    let mut all = BTreeMap::new();
+    for _ in 0..READINGS {
+        let mut found = read()?;
+        found.sort_unstable_by_key(|server| server.selector);
+        found.dedup_by_key(|server| server.selector);
+        if found.len() <= ONE_PART || before.as_ref() == Some(&found) {
+            return Ok(found);
+        }
+        // The latest reading of each counts.
+        all.extend(found.iter().map(|server| (server.selector, server.clone())));
+        before = Some(found);
+    }
+    Ok(all.into_values().collect())
+}
+
+/// Returns a request for all virtual servers.
+fn list(family: u16, sequence: u32) -> Writer {
+    let mut writer = Writer::new();
+    writer.message(family, flags::DUMP, sequence, |w| {
+        generic::header(w, command::GET_SERVICE, abi::VERSION);
+    });
+    writer
+}
+
+/// Returns a request for all real servers of a virtual server.
+fn list_real(family: u16, of: &Selector, sequence: u32) -> Writer {
+    let mut writer = Writer::with_capacity(REQUEST);
+    writer.message(family, flags::DUMP, sequence, |w| {
+        generic::header(w, command::GET_DESTINATION, abi::VERSION);
+        w.nest(attribute::SERVICE, |w| of.write(w));
+    });
+    writer
+}
+
+/// Returns a request to delete a virtual server.
+fn delete(family: u16, selector: &Selector, sequence: u32) -> Writer {
+    let mut writer = Writer::new();
+    writer.message(family, flags::ACK, sequence, |w| {
+        generic::header(w, command::DELETE_SERVICE, abi::VERSION);
+        w.nest(attribute::SERVICE, |w| selector.write(w));
+    });
+    writer
+}
+
+#[cfg(test)]
+mod kernel_tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    #[test]
+    fn requests_are_those_of_the_kernels_header() {
+        if cfg!(target_endian = "big") {
+            return;
+        }
+        #[rustfmt::skip]
+        let expected = [
+            20, 0, 0, 0, 0x21, 0, 1, 3, 7, 0, 0, 0, 0, 0, 0, 0,
+            4, 1, 0, 0,
+        ];
+        assert_eq!(list(0x21, 7).as_slice(), expected);
+        let selector = Selector::Address {
+            protocol: 17,
+            ip: IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10)),
+            port: 53,
+        };
+        #[rustfmt::skip]
+        let expected = [
+            68, 0, 0, 0, 0x21, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0,
+            3, 1, 0, 0,
+            48, 0, 1, 0x80,
+            6, 0, 1, 0, 2, 0, 0, 0,
+            6, 0, 2, 0, 17, 0, 0, 0,
+            20, 0, 3, 0, 10, 96, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            6, 0, 4, 0, 0, 53, 0, 0,
+        ];
+        assert_eq!(delete(0x21, &selector, 7).as_slice(), expected);
+    }
+
+    /// Virtual servers with these numbers.
+    fn numbered(numbers: impl IntoIterator<Item = u32>) -> Vec<VirtualServer> {
+        let server = |number| VirtualServer {
+            selector: Selector::Mark { family: libc::AF_INET as u16, mark: number },
+            scheduler: "rr".to_owned(),
+            flags: 0,
+            timeout: 0,
+            netmask: u32::MAX,
+        };
+        numbers.into_iter().map(server).collect()
+    }
+
+    /// The result of [`complete`] for these readings, and how many it takes; the last is repeated.
+    fn completed(readings: &[Vec<VirtualServer>]) -> (Vec<VirtualServer>, usize) {
+        let mut count = 0;
+        let found = complete(|| {
+            count += 1;
+            Ok(readings[(count - 1).min(readings.len() - 1)].clone())
+        });
+        (found.unwrap(), count)
+    }
+
+    #[test]
+    fn long_lists_are_read_until_two_readings_agree() {
+        let lacking = numbered((0..100).filter(|number| *number != 40));
+        let repeating = numbered((0..100).chain(30..50));
+        assert_eq!(completed(&[lacking, repeating]), (numbered(0..100), 3));
+        assert_eq!(completed(&[numbered(0..16)]), (numbered(0..16), 1), "one part");
+    }
+
+    #[test]
+    fn readings_that_never_agree_are_complete_together() {
+        let lacking = |lost| numbered((0..100).filter(|number| *number != lost));
+        let readings: Vec<_> = (0..READINGS as u32).map(lacking).collect();
+        assert_eq!(completed(&readings), (numbered(0..100), READINGS));
+    }
+
+    /// Where the kernel has IPVS, a new namespace has no virtual servers. Not where it would have
+    /// to load the module, which would stay.
+    #[test]
+    fn the_kernel_answers() {
+        if !std::path::Path::new("/proc/net/ip_vs").exists() {
+            return test_netns::skipped("no IPVS in this kernel");
+        }
+        test_netns::in_namespace(|| {
+            let mut ipvs = Ipvs::open().unwrap().unwrap();
+            assert_eq!(ipvs.virtual_servers().unwrap(), []);
+            assert!(
+                !ipvs.delete(&Selector::Mark { family: libc::AF_INET as u16, mark: 1 }).unwrap()
+            );
+        });
+    }
+}

@@ -1,0 +1,156 @@
+//! A flowtable, by which the kernel forwards packets of translated connections past all rules.
+
+use super::{
+    abi::{LIST_ELEMENT, chain, data, expression as e, flowtable, message, rule},
+    owned::{Batch, express},
+};
+use crate::netlink::{Error, KernelError, Socket, Writer, flags};
+
+/// The name of the table, in the family `inet`.
+pub const FLOW_TABLE: &str = "switchyard-flowtable";
+const FLOWTABLE: &str = "flows";
+const CHAIN: &str = "forward";
+/// The priority of the chain: behind what others let pass or drop.
+const LAST: i32 = 1000;
+/// A connection with no more packets than this is not worth an entry (kindnet's number).
+const PACKETS: u64 = 20;
+/// `NFT_REG_1`
+const REGISTER: u32 = 1;
+
+/// A table with a flowtable, and the rule that puts connections there: those that have a translated
+/// destination and an answer, and more than 20 packets. The kernel removes the table when this
+/// value is dropped, or when the process ends in whatever way; other programs cannot change it. The
+/// connections then go on by the rules.
+#[derive(Debug)]
+pub struct FlowTable {
+    owner: Socket,
+}
+
+impl FlowTable {
+    /// Adds the table to the network namespace of the calling thread, without devices. The kernel
+    /// counts the packets of new connections from then on (`nf_conntrack_acct`).
+    ///
+    /// # Errors
+    /// If the kernel refuses: it has no flowtables, another process has the table, or it is older
+    /// than 5.12, which has no tables that belong to a socket.
+    pub fn add() -> Result<Self, Error> {
+        let mut owner = Socket::open(libc::NETLINK_NETFILTER)?;
+        let mut batch = Batch::new(&mut owner, libc::NFPROTO_INET, FLOW_TABLE, 4);
+        batch.add_table();
+        batch.add(message::NEW_FLOWTABLE, flags::EXCLUSIVE, |w, table| {
+            w.string(flowtable::TABLE, table);
+            w.string(flowtable::NAME, FLOWTABLE);
+            w.be32(flowtable::FLAGS, flowtable::FLAG_COUNTER);
+            hook(w, None);
+        });
+        batch.add(message::NEW_CHAIN, flags::EXCLUSIVE, |w, table| {
+            /// `NF_INET_FORWARD`
+            const FORWARD: u32 = 2;
+            w.string(chain::TABLE, table);
+            w.string(chain::NAME, CHAIN);
+            w.nest(chain::HOOK, |w| {
+                w.be32(chain::HOOK_NUMBER, FORWARD);
+                w.be32(chain::HOOK_PRIORITY, LAST.cast_unsigned());
+            });
+            w.string(chain::TYPE, "filter");
+        });
+        batch.add(message::NEW_RULE, flags::APPEND, |w, table| {
+            w.string(rule::TABLE, table);
+            w.string(rule::CHAIN, CHAIN);
+            w.nest(rule::EXPRESSIONS, offload);
+        });
+        match batch.commit(&mut owner)?.into_iter().next() {
+            Some((_, refused)) => Err(Error::Kernel(refused)),
+            None => Ok(Self { owner }),
+        }
+    }
+
+    /// Adds the devices of these names: packets that come in there are looked up. A device that has
+    /// been added is left alone; the kernel forgets one that is deleted. Returns the indices in
+    /// `devices` of those that the kernel refuses, as there is none of the name.
+    ///
+    /// # Errors
+    /// If the kernel cannot be reached.
+    pub fn add_devices(&mut self, devices: &[&str]) -> Result<Vec<(usize, KernelError)>, Error> {
+        let mut refused: Vec<(usize, KernelError)> = Vec::new();
+        loop {
+            let is_refused = |index: usize| refused.iter().any(|(one, _)| *one == index);
+            let mut sent = Vec::new();
+            let mut batch =
+                Batch::new(&mut self.owner, libc::NFPROTO_INET, FLOW_TABLE, devices.len() as u32);
+            for (index, device) in devices.iter().enumerate().filter(|(i, _)| !is_refused(*i)) {
+                let number = batch.add(message::NEW_FLOWTABLE, 0, |w, table| {
+                    w.string(flowtable::TABLE, table);
+                    w.string(flowtable::NAME, FLOWTABLE);
+                    hook(w, Some(device));
+                });
+                sent.push((number, index));
+            }
+            if sent.is_empty() {
+                return Ok(refused);
+            }
+            // A refused device makes the kernel take none.
+            let errors = batch.commit(&mut self.owner)?;
+            if errors.is_empty() {
+                return Ok(refused);
+            }
+            for (number, error) in errors {
+                match sent.iter().find(|(one, _)| *one == number) {
+                    Some((_, index)) => refused.push((*index, error)),
+                    None => return Err(Error::Kernel(error)),
+                }
+            }
+        }
+    }
+}
+
+/// The hook of the flowtable at a device.
+fn hook(w: &mut Writer, device: Option<&str>) {
+    w.nest(flowtable::HOOK, |w| {
+        w.be32(flowtable::HOOK_NUMBER, flowtable::INGRESS);
+        w.be32(flowtable::HOOK_PRIORITY, 0);
+        if let Some(device) = device {
+            w.nest(flowtable::HOOK_DEVICES, |w| w.string(LIST_ELEMENT, device));
+        }
+    });
+}
+
+/// The rule `ct state established ct status dnat ct packets > 20 flow add @flows`.
+fn offload(w: &mut Writer) {
+    for (key, bit) in [(e::CT_STATE, e::CT_STATE_ESTABLISHED), (e::CT_STATUS, e::CT_STATUS_DNAT)] {
+        load(w, key);
+        express(w, "bitwise", |w| {
+            w.be32(e::BITWISE_SREG, REGISTER);
+            w.be32(e::BITWISE_DREG, REGISTER);
+            w.be32(e::BITWISE_LEN, 4);
+            w.nest(e::BITWISE_MASK, |w| w.ne32(data::VALUE, bit));
+            w.nest(e::BITWISE_XOR, |w| w.ne32(data::VALUE, 0));
+        });
+        compare(w, e::CMP_NEQ, &[0; 4]);
+    }
+    load(w, e::CT_PACKETS);
+    express(w, "byteorder", |w| {
+        w.be32(e::BYTEORDER_SREG, REGISTER);
+        w.be32(e::BYTEORDER_DREG, REGISTER);
+        w.be32(e::BYTEORDER_OP, e::BYTEORDER_HTON);
+        w.be32(e::BYTEORDER_LEN, 8);
+        w.be32(e::BYTEORDER_SIZE, 8);
+    });
+    compare(w, e::CMP_GT, &PACKETS.to_be_bytes());
+    express(w, "flow_offload", |w| w.string(e::FLOW_OFFLOAD_TABLE, FLOWTABLE));
+}
+
+fn load(w: &mut Writer, key: u32) {
+    express(w, "ct", |w| {
+        w.be32(e::CT_DREG, REGISTER);
+        w.be32(e::CT_KEY, key);
+    });
+}
+
+fn compare(w: &mut Writer, operation: u32, to: &[u8]) {
+    express(w, "cmp", |w| {
+        w.be32(e::CMP_SREG, REGISTER);
+        w.be32(e::CMP_OP, operation);
+        w.nest(e::CMP_DATA, |w| w.attribute(data::VALUE, to));
+    });
+}

@@ -1,0 +1,46 @@
+//! Lists of objects, and the names of their families.
+
+use crate::netlink::{Attributes, Error, Message, Socket, Writer, nfnetlink};
+
+/// The numbers of families, and the names that nft has for them.
+const FAMILIES: [(i32, &str); 6] = [
+    (libc::NFPROTO_INET, "inet"),
+    (libc::NFPROTO_IPV4, "ip"),
+    (libc::NFPROTO_ARP, "arp"),
+    (libc::NFPROTO_NETDEV, "netdev"),
+    (libc::NFPROTO_BRIDGE, "bridge"),
+    (libc::NFPROTO_IPV6, "ip6"),
+];
+
+/// The name that nft has for a family.
+pub(super) fn family_name(number: u8) -> Option<&'static str> {
+    FAMILIES.iter().find(|(known, _)| *known == i32::from(number)).map(|(_, name)| *name)
+}
+
+/// The number of a family by its name; 0, which is none, for any other name.
+pub(super) fn family_number(name: &str) -> u8 {
+    FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number as u8)
+}
+
+/// Asks for the objects of a kind. `read` gets the family and the attributes of each.
+pub(super) fn dump<T>(
+    socket: &mut Socket,
+    kind: u8,
+    family: u8,
+    narrow: impl Fn(&mut Writer),
+    read: impl Fn(u8, Attributes<'_>) -> Option<T>,
+) -> Result<Vec<T>, Error> {
+    socket.dump(
+        |sequence| {
+            let mut writer = Writer::new();
+            let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, kind);
+            nfnetlink::dump(&mut writer, kind, sequence, family, &narrow);
+            writer.as_slice().to_vec()
+        },
+        |all: &mut Vec<T>, message: Message<'_>| {
+            let family = message.payload.first().copied().unwrap_or_default();
+            all.extend(read(family, message.attributes(nfnetlink::HEADER)));
+            Ok(())
+        },
+    )
+}

@@ -1,0 +1,283 @@
+//! The kernel's own interface: a transaction is one batch of nf_tables messages, and a table is
+//! read by dumps.
+
+mod batch;
+mod dump;
+mod expression;
+mod notice;
+mod record;
+mod refusal;
+mod userdata;
+
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    netlink::{Error, Socket, Writer},
+    nftables::{
+        ruleset::{ElementDump, Family, Operation, SetDef, Table, TableDump, Transaction},
+        transport::{CommitStats, Elements, Transport, TransportError},
+    },
+};
+
+pub use self::notice::{Author, Listener};
+use self::{batch::Batch, record::Record};
+
+/// The largest buffer that is kept for the next transaction, in bytes.
+const KEPT_BUFFER: usize = 256 * 1024;
+
+/// The number of attempts to read a table that changes while it is read.
+const READ_ATTEMPTS: usize = 20;
+
+/// The attempts that are made however long they take.
+const LEAST_READ_ATTEMPTS: usize = 3;
+
+/// The time that further attempts to read a table may begin.
+const READ_FOR: Duration = Duration::from_secs(2);
+
+/// The number of attempts to commit to an expected generation while other programs commit to other
+/// tables.
+const COMMIT_ATTEMPTS: usize = 8;
+
+/// The numbers of elements in a message with which a transaction that was refused is sent again,
+/// until one fits. The receive buffer takes the errors of some 20,000 messages.
+const DIVISIONS: [usize; 2] = [1, 16];
+
+/// Commits and reads by netlink, in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct NetlinkTransport {
+    socket: Socket,
+    buffer: Writer,
+    /// The commits of other programs, from a read until [`Transport::release`].
+    record: Option<Record>,
+    /// The ports of other sockets whose commits are no other program's.
+    disregarded: Vec<u32>,
+}
+
+impl NetlinkTransport {
+    /// Opens a socket in the network namespace of the calling thread.
+    pub fn open() -> Result<Self, TransportError> {
+        let socket = Socket::open(libc::NETLINK_NETFILTER)?;
+        Ok(Self { socket, buffer: Writer::new(), record: None, disregarded: Vec::new() })
+    }
+
+    /// Commits a transaction, with as many elements in a message.
+    fn commit_batch(
+        &mut self,
+        transaction: &Transaction,
+        elements_per_message: usize,
+    ) -> Result<CommitStats, TransportError> {
+        let mut stats =
+            CommitStats { operations: transaction.operations().len(), ..CommitStats::default() };
+        let sequence = self.socket.sequences(batch::message_bound(transaction));
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut batch = batch::encode(transaction, sequence, buffer, elements_per_message);
+        if batch.writer.overflowed() {
+            return Err(Error::TooLong.into());
+        }
+        stats.bytes = batch.writer.len();
+        let sent = Instant::now();
+        let result = match transaction.generation() {
+            Some(expected) => self.commit_expecting(transaction, &mut batch, expected),
+            None => self.send(transaction, &batch).map(|()| false),
+        };
+        stats.commit = sent.elapsed();
+        if batch.writer.len() <= KEPT_BUFFER {
+            self.buffer = std::mem::take(&mut batch.writer);
+        }
+        stats.overtaken = result?;
+        Ok(stats)
+    }
+
+    /// Commits a batch, unless another program has changed a table since the table was read at the
+    /// generation `expected`. Returns whether one may have, at the time of the commit.
+    fn commit_expecting(
+        &mut self,
+        transaction: &Transaction,
+        batch: &mut Batch,
+        expected: u32,
+    ) -> Result<bool, TransportError> {
+        if self.record.is_none() {
+            batch.expect(expected);
+            return self.send(transaction, batch).map(|()| false);
+        }
+        for _ in 0..COMMIT_ATTEMPTS {
+            let Some(newest) = self.newest_unchanged_since(expected)? else {
+                return Err(TransportError::Conflict);
+            };
+            batch.expect(newest);
+            match self.send(transaction, batch) {
+                Err(TransportError::Conflict) => {}
+                result => return result.map(|()| false),
+            }
+        }
+        // There is always another commit between the question and the batch, which is long. So the
+        // question comes after the batch.
+        batch.expect(batch::ANY_GENERATION);
+        let result = self.send(transaction, batch);
+        let is_unchanged = self.newest_unchanged_since(expected)?.is_some();
+        match result {
+            Ok(()) => Ok(!is_unchanged),
+            Err(_) if !is_unchanged => Err(TransportError::Conflict),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the newest generation; `None` if another program may have changed a table since the
+    /// generation `expected`.
+    fn newest_unchanged_since(&mut self, expected: u32) -> Result<Option<u32>, Error> {
+        let Some(record) = &mut self.record else { return Ok(None) };
+        match record.update(&mut self.socket) {
+            Ok(newest) => Ok(record.is_unchanged_since(expected).then_some(newest)),
+            Err(Error::Overrun) => {
+                self.record = None;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send(&mut self, transaction: &Transaction, batch: &Batch) -> Result<(), TransportError> {
+        let errors = self.socket.batch(batch.writer.as_slice(), batch.acked)?;
+        match errors.is_empty() {
+            true => Ok(()),
+            false => Err(refusal::decode(transaction, batch, errors)),
+        }
+    }
+
+    /// Begins or continues the record of commits to `table`; returns the generation.
+    fn watch(&mut self, table: &Table) -> Result<Option<u32>, Error> {
+        if self.record.is_none() {
+            let mut own = self.disregarded.clone();
+            own.push(self.socket.port()?);
+            self.record = Some(Record::open(&own)?);
+        }
+        let Some(record) = &mut self.record else { return Ok(None) };
+        record.watch(table);
+        match record.update(&mut self.socket) {
+            Ok(generation) => Ok(Some(generation)),
+            Err(Error::Overrun) => {
+                self.record = None;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Transport for NetlinkTransport {
+    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
+        if transaction.is_empty() {
+            return Ok(CommitStats::default());
+        }
+        let result = self.commit_batch(transaction, batch::ELEMENTS_PER_MESSAGE);
+        if !is_divisible(transaction, &result) {
+            return result;
+        }
+        // The kernel names one element of a message at most, and kernels before 5.19 none.
+        for elements_per_message in DIVISIONS {
+            match self.commit_batch(transaction, elements_per_message) {
+                // The longer batch may be too long, or its answers too many, which is not why the
+                // first one was refused.
+                Err(error) if !error.is_conflict() && !names(transaction, &error) => {}
+                divided => return divided,
+            }
+        }
+        result
+    }
+
+    fn read(
+        &mut self,
+        table: &Table,
+        elements: Elements,
+    ) -> Result<Option<TableDump>, TransportError> {
+        // A kernel without nf_tables has no table.
+        if crate::nftables::generation(&mut self.socket)?.is_none() {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        for attempt in 0..READ_ATTEMPTS {
+            if attempt >= LEAST_READ_ATTEMPTS && begun.elapsed() >= READ_FOR {
+                break;
+            }
+            let Some(generation) = self.watch(table)? else { continue };
+            let read = dump::read_table(&mut self.socket, table, elements, generation);
+            // The dumps show one state if nothing in the tables was changed between them.
+            if self.newest_unchanged_since(generation)?.is_some() {
+                match read {
+                    Err(Error::Interrupted) => {}
+                    read => return Ok(read?),
+                }
+            }
+        }
+        Err(Error::Interrupted.into())
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
+        match dump::read_elements(&mut self.socket, table, set) {
+            Ok(elements) => Ok(Some(elements)),
+            Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn scan_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError> {
+        match dump::scan_elements(table, set, visit) {
+            Ok(()) => Ok(true),
+            Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn release(&mut self) {
+        self.record = None;
+    }
+
+    fn disregard(&mut self, port: u32) {
+        self.disregarded.push(port);
+    }
+
+    fn port(&self) -> Option<u32> {
+        self.socket.port().ok()
+    }
+}
+
+/// Whether an operation that was refused has several elements.
+fn is_divisible(transaction: &Transaction, result: &Result<CommitStats, TransportError>) -> bool {
+    let refused = result.as_ref().err().into_iter().flat_map(|error| refused(transaction, error));
+    refused.into_iter().any(|operation| operation.elements() > 1)
+}
+
+/// Whether an error names operations.
+fn names(transaction: &Transaction, error: &TransportError) -> bool {
+    refused(transaction, error).next().is_some()
+}
+
+/// The operations that were refused.
+fn refused<'a>(
+    transaction: &'a Transaction,
+    error: &'a TransportError,
+) -> impl Iterator<Item = &'a Operation> {
+    error.refusals().filter_map(|refusal| transaction.operations().get(refusal.operation))
+}
+
+impl Family {
+    /// `NFPROTO_IPV4` or `NFPROTO_IPV6`, `linux/netfilter.h`.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Ip => libc::NFPROTO_IPV4 as u8,
+            Self::Ip6 => libc::NFPROTO_IPV6 as u8,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The kernel's notifications of commits of other programs.
+
+use std::fmt;
+
+use crate::{
+    netlink::{
+        Awaited, Error, Message, Socket,
+        nfnetlink::{self, subsystem::NFTABLES},
+    },
+    nftables::{
+        abi::{ANY_TABLE, GROUP, generation, message},
+        ruleset::Table,
+    },
+};
+
+/// Listens to commits that touch some tables.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Awaited,
+    tables: Vec<Table>,
+    /// Whether the commit whose notifications are being read touches a watched table.
+    touched: bool,
+}
+
+/// The program that changed a table, as far as the kernel reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Author {
+    program: Option<String>,
+    process: Option<u32>,
+}
+
+impl Author {
+    const UNKNOWN: Self = Self { program: None, process: None };
+}
+
+impl fmt::Display for Author {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.program, self.process) {
+            (Some(program), Some(process)) => write!(f, "{program} (process {process})"),
+            (Some(program), None) => f.write_str(program),
+            (None, Some(process)) => write!(f, "process {process}"),
+            (None, None) => f.write_str("an unknown program"),
+        }
+    }
+}
+
+impl Listener {
+    /// Listens for changes of `tables`, in the network namespace of the calling thread. Changes by
+    /// the sockets with the ports `own` are left out ([`crate::nftables::Transport::port`]).
+    pub fn open(own: &[u32], tables: Vec<Table>) -> Result<Self, Error> {
+        let socket = Socket::open(libc::NETLINK_NETFILTER)?;
+        socket.ignore_requests_of(own)?;
+        socket.join(GROUP)?;
+        Ok(Self { socket: Awaited::new(socket), tables, touched: false })
+    }
+
+    /// Waits until another program has changed a watched table, and returns the author of the last
+    /// change. If notifications were lost, the author is unknown. Cancel-safe. The listener belongs
+    /// to the runtime that first polls this.
+    pub async fn changed(&mut self) -> Result<Author, Error> {
+        loop {
+            let socket = self.socket.ready().await?;
+            if let Some(author) = read_changes(socket, &self.tables, &mut self.touched)? {
+                return Ok(author);
+            }
+        }
+    }
+}
+
+/// Reads all pending notifications. Returns the author of the last change of one of these tables;
+/// `None` if there was no such change.
+fn read_changes(
+    socket: &mut Socket,
+    tables: &[Table],
+    touched: &mut bool,
+) -> Result<Option<Author>, Error> {
+    let mut author = None;
+    loop {
+        match socket.receive() {
+            Ok(None) => return Ok(author),
+            Ok(Some(datagram)) => {
+                for notification in datagram {
+                    if let Some(committer) = commit_author(&notification) {
+                        if std::mem::take(touched) {
+                            author = Some(committer);
+                        }
+                    } else {
+                        *touched |= tables.iter().any(|table| is_about(table, &notification));
+                    }
+                }
+            }
+            // The receive buffer was too small, so that notifications were lost.
+            Err(Error::Overrun) => author = Some(Author::UNKNOWN),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The author of the commit that this notification ends; `None` if it does not end a commit.
+fn commit_author(notification: &Message<'_>) -> Option<Author> {
+    if !ends_commit(notification) {
+        return None;
+    }
+    let attributes = notification.attributes(nfnetlink::HEADER);
+    let program = attributes.find_kind(generation::PROGRAM).and_then(|name| name.str());
+    let process = attributes.find_kind(generation::PROCESS).and_then(|id| id.be32());
+    Some(Author { program: program.map(str::to_owned), process })
+}
+
+/// Whether a notification ends those of a commit.
+pub(super) fn ends_commit(notification: &Message<'_>) -> bool {
+    notification.kind == nfnetlink::kind(NFTABLES, message::NEW_GENERATION)
+}
+
+/// Whether a notification is about the table, or about an object in it.
+pub(super) fn is_about(table: &Table, notification: &Message<'_>) -> bool {
+    let family = notification.payload.first();
+    let name = notification.attributes(nfnetlink::HEADER).find_kind(ANY_TABLE);
+    let name = name.and_then(|name| name.str());
+    Some(&table.family.number()) == family && Some(table.name.as_str()) == name
+}

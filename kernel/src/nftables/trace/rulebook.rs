@@ -1,0 +1,139 @@
+//! Chains and rules, as far as people ask about them.
+
+use super::super::{
+    abi::{chain, expression, message, rule},
+    gates::ChainPath,
+    listing::{dump, family_name, family_number},
+};
+use crate::netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
+
+/// The type of a comment in a rule's data for programs (`NFTNL_UDATA_RULE_COMMENT`).
+const COMMENT: u8 = 0;
+
+/// A base chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BaseChainInfo {
+    /// The name.
+    pub name: ChainPath,
+    /// The hook, by the name that nft has for it.
+    pub hook: &'static str,
+    /// The priority.
+    pub priority: i32,
+    /// The type: `filter`, `nat` or `route`.
+    pub kind: String,
+}
+
+/// A rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleInfo {
+    /// The words of nft for what the rule does besides its verdict, such as `reject` and `dnat`;
+    /// for a rule of iptables, the name of its target.
+    pub actions: Vec<String>,
+    /// The comment.
+    pub comment: Option<String>,
+}
+
+/// A reader of chains and rules.
+#[derive(Debug)]
+pub struct Rulebook(Socket);
+
+impl Rulebook {
+    /// Reads in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// If no socket can be opened.
+    pub fn open() -> Result<Self, Error> {
+        Ok(Self(Socket::open(libc::NETLINK_NETFILTER)?))
+    }
+
+    /// The base chains of all tables.
+    ///
+    /// # Errors
+    /// If the kernel refuses, as without CAP_NET_ADMIN, or does not answer.
+    pub fn base_chains(&mut self) -> Result<Vec<BaseChainInfo>, Error> {
+        dump(&mut self.0, message::GET_CHAIN, 0, |_| {}, base_chain)
+    }
+
+    /// A rule; `None` if it is gone.
+    ///
+    /// # Errors
+    /// If the kernel refuses for another reason, or does not answer.
+    pub fn rule(&mut self, name: &ChainPath, handle: u64) -> Result<Option<RuleInfo>, Error> {
+        let sequence = self.0.sequences(1);
+        let mut request = Writer::new();
+        let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, message::GET_RULE);
+        request.message(kind, flags::ACK, sequence, |w| {
+            nfnetlink::header(w, family_number(name.family), 0);
+            w.string(rule::TABLE, &name.table);
+            w.string(rule::CHAIN, &name.chain);
+            w.be64(rule::HANDLE, handle);
+        });
+        let mut found = None;
+        let result = self.0.request(request.as_slice(), sequence, |message| {
+            found = Some(rule_info(message.attributes(nfnetlink::HEADER)));
+            Ok(())
+        });
+        match result {
+            Ok(()) => Ok(found),
+            Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn base_chain(family: u8, read: Attributes<'_>) -> Option<BaseChainInfo> {
+    let text = |kind| Some(read.find_kind(kind)?.str()?.to_owned());
+    let hook = read.find_kind(chain::HOOK)?.nested();
+    let number = |kind| hook.find_kind(kind)?.be32();
+    let family = family_name(family)?;
+    let hooks = match family {
+        "netdev" => &["ingress", "egress"][..],
+        "arp" => &["input", "output"],
+        _ => &["prerouting", "input", "forward", "output", "postrouting", "ingress"],
+    };
+    Some(BaseChainInfo {
+        name: ChainPath { family, table: text(chain::TABLE)?, chain: text(chain::NAME)? },
+        hook: hooks.get(number(chain::HOOK_NUMBER)? as usize)?,
+        priority: number(chain::HOOK_PRIORITY)?.cast_signed(),
+        kind: text(chain::TYPE)?,
+    })
+}
+
+fn rule_info(read: Attributes<'_>) -> RuleInfo {
+    let expressions = read.find_kind(rule::EXPRESSIONS).map(|list| list.nested());
+    let comment = read.find_kind(rule::USERDATA).and_then(|data| comment(data.payload));
+    RuleInfo { actions: expressions.into_iter().flatten().filter_map(action).collect(), comment }
+}
+
+/// The word for what an expression does with a packet; `None` if it only looks.
+fn action(each: crate::netlink::Attribute<'_>) -> Option<String> {
+    let read = each.nested();
+    let data = || Some(read.find_kind(expression::DATA)?.nested());
+    let word = match read.find_kind(expression::NAME)?.str()? {
+        "nat" => match data()?.find_kind(expression::NAT_TYPE)?.be32()? {
+            expression::NAT_DNAT => "dnat",
+            _ => "snat",
+        },
+        "masq" => "masquerade",
+        "redir" => "redirect",
+        "target" => data()?.find_kind(expression::TARGET_NAME)?.str()?,
+        word @ ("reject" | "queue" | "synproxy" | "tproxy" | "notrack") => word,
+        _ => return None,
+    };
+    Some(word.to_owned())
+}
+
+/// The comment among data for programs: types and lengths of one byte each, with what follows.
+fn comment(mut data: &[u8]) -> Option<String> {
+    while let [kind, length, rest @ ..] = data {
+        let (value, next) = rest.split_at_checked(usize::from(*length))?;
+        if *kind == COMMENT {
+            let text = value.strip_suffix(&[0]).unwrap_or(value);
+            return Some(std::str::from_utf8(text).ok()?.to_owned());
+        }
+        data = next;
+    }
+    None
+}

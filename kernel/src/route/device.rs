@@ -1,0 +1,401 @@
+//! A device that holds addresses, of the type dummy or, where the kernel has none, bridge.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use crate::{
+    netlink::{Error, KernelError, Pipeline, Socket, Writer, flags},
+    route::list::{
+        self, Link,
+        abi::{address, link},
+    },
+};
+
+/// A device of the type dummy, by its name, in the network namespace in which the value was opened.
+/// With [`DummyDevice::or_bridge`], the device may be a bridge without ports, which is the same to
+/// its addresses.
+///
+/// Such a device sends and receives nothing. Its addresses are addresses of the node, also while
+/// the device is down, which is how it is made here: a device that is up would have an address of
+/// its own in IPv6.
+///
+/// All calls block, for as long as the kernel takes to answer.
+#[derive(Debug)]
+pub struct DummyDevice {
+    name: &'static str,
+    /// The types that the device may have, the best first.
+    kinds: &'static [&'static str],
+    /// The alias by which the device is known as the program's own.
+    alias: Option<&'static str>,
+    socket: Socket,
+}
+
+/// Why something about a [`DummyDevice`] failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No rtnetlink socket could be opened.
+    #[error("cannot open an rtnetlink socket")]
+    Socket(#[source] Error),
+    /// The kernel did not describe the device.
+    #[error("cannot look for the device {device}")]
+    Find {
+        /// The name of the device.
+        device: &'static str,
+        /// The failed operation.
+        #[source]
+        source: Error,
+    },
+    /// The device could not be made. `EOPNOTSUPP`: the kernel has no devices of this type.
+    #[error("cannot make the device {device} of the type {kind}")]
+    Make {
+        /// The name of the device.
+        device: &'static str,
+        /// The type.
+        kind: &'static str,
+        /// The failed operation.
+        #[source]
+        source: Error,
+    },
+    /// The device could not be given its alias.
+    #[error("cannot give the device {device} an alias")]
+    Alias {
+        /// The name of the device.
+        device: &'static str,
+        /// The failed operation.
+        #[source]
+        source: Error,
+    },
+    /// The device could not be deleted.
+    #[error("cannot delete the device {device}")]
+    Delete {
+        /// The name of the device.
+        device: &'static str,
+        /// The failed operation.
+        #[source]
+        source: Error,
+    },
+    /// A device of another type has the name.
+    #[error("the device {device} is {kind}, where one of the type {} is needed", wanted.join(" or "))]
+    OtherType {
+        /// The name of the device.
+        device: &'static str,
+        /// Its type.
+        kind: String,
+        /// The types that it may have.
+        wanted: &'static [&'static str],
+    },
+    /// There is no device of this name.
+    #[error("there is no device {device}")]
+    Missing {
+        /// The name of the device.
+        device: &'static str,
+    },
+    /// The addresses could not be listed.
+    #[error("cannot list the addresses of the node's devices")]
+    List(#[source] Error),
+    /// The kernel did not report changes.
+    #[error("cannot receive changes of addresses")]
+    Announcements(#[source] Error),
+    /// The kernel cannot be reached or did not answer.
+    #[error("cannot change the addresses of the device {device}")]
+    Change {
+        /// The name of the device.
+        device: &'static str,
+        /// The failed operation.
+        #[source]
+        source: Error,
+    },
+    /// The kernel refused an address. All other addresses were changed nevertheless, but for those
+    /// that were refused, too.
+    #[error("cannot {action} the device {device}: {address}")]
+    Address {
+        /// The name of the device.
+        device: &'static str,
+        /// The operation: "add an address to", "remove an address from".
+        action: &'static str,
+        /// The address.
+        address: IpAddr,
+        /// The answer of the kernel.
+        #[source]
+        source: KernelError,
+    },
+}
+
+impl DummyDevice {
+    /// Opens a socket in the network namespace of the thread. The device need not exist.
+    ///
+    /// # Errors
+    /// If no socket can be opened.
+    pub fn open(name: &'static str) -> Result<Self, DeviceError> {
+        let socket = Socket::open(libc::NETLINK_ROUTE).map_err(DeviceError::Socket)?;
+        // Kernels before 4.20 list the addresses of all devices, of which others are dropped below.
+        let _ = socket.check_strictly();
+        Ok(Self { name, kinds: &[link::DUMMY], alias: None, socket })
+    }
+
+    /// Lets the device be a bridge, if the kernel has no devices of the type dummy.
+    pub fn or_bridge(self) -> Self {
+        Self { kinds: &[link::DUMMY, link::BRIDGE], ..self }
+    }
+
+    /// Gives the device an alias (`ip link show` has it), so that
+    /// [`delete_own`](Self::delete_own) knows it again.
+    pub fn with_alias(self, alias: &'static str) -> Self {
+        Self { alias: Some(alias), ..self }
+    }
+
+    /// Makes the device if it is missing, and gives it its alias. Returns whether it was made.
+    ///
+    /// # Errors
+    /// [`DeviceError::OtherType`] if a device of another type has the name; otherwise if the kernel
+    /// refuses or does not answer.
+    pub fn ensure(&mut self) -> Result<bool, DeviceError> {
+        let made = self.make()?;
+        let Some(alias) = self.alias else { return Ok(made) };
+        if made || self.find()?.is_some_and(|link| link.alias.as_deref() != Some(alias)) {
+            let device = self.name;
+            let named = self.socket.carry_out(link::NEW, 0, |w| {
+                w.raw(&link::NO_INDEX);
+                w.string(link::NAME, device);
+                w.string(link::ALIAS, alias);
+            });
+            named.map_err(|source| DeviceError::Alias { device, source })?;
+        }
+        Ok(made)
+    }
+
+    fn make(&mut self) -> Result<bool, DeviceError> {
+        if let Some(link) = self.find()? {
+            return self.check_type(&link).map(|()| false);
+        }
+        let (device, kinds) = (self.name, self.kinds);
+        let mut last = None;
+        for &kind in kinds {
+            let made = self.socket.carry_out(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
+                w.raw(&link::NO_INDEX);
+                w.string(link::NAME, device);
+                w.nest(link::INFO, |w| w.string(link::INFO_KIND, kind));
+            });
+            let Err(source) = made else { return Ok(true) };
+            let errno = source.errno();
+            last = Some(DeviceError::Make { device, kind, source });
+            match errno {
+                Some(libc::EOPNOTSUPP) => {}
+                // Another program was faster.
+                Some(libc::EEXIST) => {
+                    if let Some(link) = self.find()? {
+                        return self.check_type(&link).map(|()| false);
+                    }
+                    break;
+                }
+                _ => break,
+            }
+        }
+        Err(last.unwrap_or(DeviceError::Missing { device }))
+    }
+
+    /// Whether a device of this name exists, whatever its type.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn exists(&mut self) -> Result<bool, DeviceError> {
+        Ok(self.find()?.is_some())
+    }
+
+    /// Deletes the device with its addresses, whatever its type. Returns whether the device
+    /// existed.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn delete(&mut self) -> Result<bool, DeviceError> {
+        let name = self.name;
+        let deleted = self.socket.carry_out(link::DELETE, 0, |w| {
+            w.raw(&link::NO_INDEX);
+            w.string(link::NAME, name);
+        });
+        match deleted {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(false),
+            Err(source) => Err(DeviceError::Delete { device: name, source }),
+        }
+    }
+
+    /// Deletes the device with its addresses, if its type and its alias are those of this value.
+    /// Returns whether a device of this name is left: that of another program, or one whose maker
+    /// ended before it gave it the alias.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn delete_own(&mut self) -> Result<bool, DeviceError> {
+        let Some(link) = self.find()? else { return Ok(false) };
+        let is_own = self.check_type(&link).is_ok() && link.alias.as_deref() == self.alias;
+        if is_own {
+            self.delete()?;
+        }
+        Ok(!is_own)
+    }
+
+    /// Returns the addresses of the device, without link-local ones of IPv6; none if the device is
+    /// missing.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        let Some(link) = self.find()? else { return Ok(BTreeSet::new()) };
+        let is_its = |index: u32, ip: IpAddr| index == link.index && !is_link_local(ip);
+        match list::addresses(&mut self.socket, link.index, is_its) {
+            Ok(addresses) => Ok(addresses),
+            // Deleted in the meantime.
+            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(BTreeSet::new()),
+            Err(error) => Err(DeviceError::List(error)),
+        }
+    }
+
+    /// Returns the addresses of all other devices of the network namespace, those of loopback and
+    /// link-local ones among them.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn others(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        let index = self.find()?.map_or(0, |link| link.index);
+        list::addresses(&mut self.socket, 0, |of, _| of != index).map_err(DeviceError::List)
+    }
+
+    /// Adds addresses to the device, and then removes addresses: as single addresses, without
+    /// duplicate address detection. The kernel never chooses an added address as the source of
+    /// packets to other hosts: in IPv4 by the scope `host`, which an address that is there already
+    /// does not get; in IPv6 as a deprecated address. An address that is there already, or is gone
+    /// already, is no error. Removing finds addresses that another program added with a network.
+    ///
+    /// The kernel makes the route to an added address of IPv6 after this has returned, milliseconds
+    /// later as a rule; sockets can have the address at once. For each address of IPv6 that is
+    /// removed, the kernel looks at all routes of IPv6, so deleting the device is the fast way to
+    /// remove thousands.
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`] if there is no such device; [`DeviceError::Address`] if the kernel
+    /// refuses an address, as it does with those of IPv6 if that is switched off; otherwise if the
+    /// kernel does not answer.
+    pub fn change(&mut self, add: &[IpAddr], remove: &[IpAddr]) -> Result<(), DeviceError> {
+        self.change_each(add, remove)?.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Does the same as [`DummyDevice::change`], and returns all addresses that the kernel refuses,
+    /// each as a [`DeviceError::Address`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`] if there is no such device; otherwise if the kernel does not
+    /// answer.
+    pub fn change_each(
+        &mut self,
+        add: &[IpAddr],
+        remove: &[IpAddr],
+    ) -> Result<Vec<DeviceError>, DeviceError> {
+        let device = self.name;
+        let Some(link) = self.find()? else { return Err(DeviceError::Missing { device }) };
+        let mut requests = Pipeline::default();
+        for ip in add {
+            requests.request(address::NEW, flags::CREATE | flags::REPLACE, |w| {
+                write_address(link.index, *ip, single(*ip), w);
+            });
+        }
+        for ip in remove {
+            requests
+                .request(address::DELETE, 0, |w| write_address(link.index, *ip, single(*ip), w));
+        }
+        let refused = self.socket.pipeline(&requests, None);
+        let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
+        let mut errors = Vec::new();
+        let mut absent = BTreeSet::new();
+        for (number, source) in refused {
+            let (action, address) = match number.checked_sub(add.len()) {
+                None => ("add an address to", add.get(number)),
+                Some(number) => ("remove an address from", remove.get(number)),
+            };
+            let Some(&address) = address else { continue };
+            match (source.errno, number < add.len()) {
+                (libc::EEXIST, true) => {}
+                (libc::EADDRNOTAVAIL, false) => drop(absent.insert(address)),
+                _ => errors.push(DeviceError::Address { device, action, address, source }),
+            }
+        }
+        absent.retain(IpAddr::is_ipv6);
+        errors.extend(self.remove_with_networks(link.index, &absent)?);
+        Ok(errors)
+    }
+
+    /// Removes those of these addresses of IPv6 that are there with a network: the kernel finds
+    /// them by address and length together.
+    fn remove_with_networks(
+        &mut self,
+        index: u32,
+        ips: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<DeviceError>, DeviceError> {
+        if ips.is_empty() {
+            return Ok(Vec::new());
+        }
+        let device = self.name;
+        let is_its = |of: u32, ip: IpAddr| of == index && ips.contains(&ip);
+        let found = list::with_prefixes(&mut self.socket, index, is_its);
+        let found = found.map_err(DeviceError::List)?;
+        let mut requests = Pipeline::default();
+        for (ip, prefix) in &found {
+            requests.request(address::DELETE, 0, |w| write_address(index, *ip, *prefix, w));
+        }
+        let refused = self.socket.pipeline(&requests, None);
+        let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
+        // An address that has gone meanwhile is no error.
+        let refused = refused.into_iter().filter(|(_, e)| e.errno != libc::EADDRNOTAVAIL);
+        let error = |(number, source): (usize, KernelError)| {
+            let (address, _) = *found.get(number)?;
+            let action = "remove an address from";
+            Some(DeviceError::Address { device, action, address, source })
+        };
+        Ok(refused.filter_map(error).collect())
+    }
+
+    fn check_type(&self, link: &Link) -> Result<(), DeviceError> {
+        let kind = match link.kind.as_deref() {
+            Some(kind) if self.kinds.contains(&kind) => return Ok(()),
+            Some(kind) => format!("of the type {kind}"),
+            None => "hardware".to_owned(),
+        };
+        Err(DeviceError::OtherType { device: self.name, kind, wanted: self.kinds })
+    }
+
+    fn find(&mut self) -> Result<Option<Link>, DeviceError> {
+        let device = self.name;
+        list::find(&mut self.socket, device).map_err(|source| DeviceError::Find { device, source })
+    }
+}
+
+/// The length of the network of a single address.
+fn single(ip: IpAddr) -> u8 {
+    if ip.is_ipv6() { 128 } else { 32 }
+}
+
+/// Appends what a request about an address contains.
+fn write_address(index: u32, ip: IpAddr, prefix: u8, writer: &mut Writer) {
+    match ip {
+        IpAddr::V4(ip) => {
+            writer.raw(&address::header(
+                libc::AF_INET as u8,
+                prefix,
+                0,
+                address::SCOPE_HOST,
+                index,
+            ));
+            writer.attribute(address::LOCAL, &ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            let family = libc::AF_INET6 as u8;
+            writer.raw(&address::header(family, prefix, address::NO_DETECTION, 0, index));
+            writer.attribute(address::LOCAL, &ip.octets());
+            writer.attribute(address::LIFETIMES, &address::NEVER_PREFERRED);
+        }
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}

@@ -1,0 +1,71 @@
+//! A check whether chains and jumps are still there.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    netlink::Error,
+    xtables::{
+        Flavour, Programs, Table, nft_tables,
+        programs::{Answer, ToolError},
+    },
+};
+
+use super::Watched;
+
+/// Why a check failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CheckError {
+    #[error("a program failed")]
+    Tool(#[from] ToolError),
+    #[error("nf_tables cannot be read")]
+    Netlink(#[from] Error),
+}
+
+/// Checks a family: the legacy flavour by its programs, the nft flavour by netlink, which takes
+/// less than a millisecond. A jump of the nft flavour counts if it leads from the same chain to the
+/// same chain, whatever else the rule matches.
+pub(super) fn check(programs: &Programs, watched: &Watched) -> Result<Answer, CheckError> {
+    match programs.flavour() {
+        Flavour::Legacy => Ok(ask_programs(programs, watched)?),
+        Flavour::Nft => Ok(ask_netlink(programs, watched)?),
+    }
+}
+
+fn ask_programs(programs: &Programs, watched: &Watched) -> Result<Answer, ToolError> {
+    for table in Table::ALL {
+        match programs.check(&["-t", table.name(), "-S", watched.canary])? {
+            Answer::Yes => {}
+            other => return Ok(other),
+        }
+    }
+    for jump in &watched.jumps {
+        match programs.check_rule(jump.table, jump.from, &jump.rule)? {
+            Answer::Yes => {}
+            other => return Ok(other),
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+fn ask_netlink(programs: &Programs, watched: &Watched) -> Result<Answer, Error> {
+    let family = programs.family();
+    let mut socket = nft_tables::open()?;
+    for table in Table::ALL {
+        if !nft_tables::has_chain(&mut socket, family, table, watched.canary)? {
+            return Ok(Answer::No);
+        }
+    }
+    let sources: BTreeSet<(Table, &str)> =
+        watched.jumps.iter().map(|jump| (jump.table, jump.from)).collect();
+    for (table, from) in sources {
+        let is_here = |at: Table, chain: &str| (at, chain) == (table, from);
+        let found = nft_tables::jumps(&mut socket, family, Some((table, from)), |at, chain, _| {
+            is_here(at, chain)
+        })?;
+        let mut wanted = watched.jumps.iter().filter(|jump| is_here(jump.table, jump.from));
+        if !wanted.all(|jump| found.iter().any(|found| found.to == jump.to)) {
+            return Ok(Answer::No);
+        }
+    }
+    Ok(Answer::Yes)
+}

@@ -1,0 +1,67 @@
+//! A number that is cheap to read and differs when rules have changed.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+};
+
+use switchyard_model::IpFamily;
+
+use crate::{
+    nftables,
+    xtables::{Flavour, Programs, Table, legacy_table::LegacyTable, nft_tables},
+};
+
+/// A number that stays the same as long as no rules change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A hash of the size, the number of entries, and the offsets of the built-in chains of a
+    /// family's tables (`IPT_SO_GET_INFO`).
+    Legacy(u64),
+    /// The generation of nf_tables, which each commit increases, of any table of either family.
+    Generation(u32),
+}
+
+impl Fingerprint {
+    /// Asks the kernel for the fingerprint of a family's tables; `None` if the kernel cannot be
+    /// asked.
+    pub fn read(programs: &Programs) -> Option<Self> {
+        Some(Self(match programs.flavour() {
+            Flavour::Legacy => Kind::Legacy(hash(programs.family()).ok()?),
+            Flavour::Nft => {
+                Kind::Generation(nftables::generation(&mut nft_tables::open().ok()?).ok()??)
+            }
+        }))
+    }
+
+    /// Whether a change of one family's tables changes the fingerprint of the other as well.
+    pub(super) fn is_common(self) -> bool {
+        matches!(self.0, Kind::Generation(_))
+    }
+
+    /// The fingerprint of a generation.
+    #[cfg(test)]
+    pub(super) fn generation(number: u32) -> Self {
+        Self(Kind::Generation(number))
+    }
+
+    /// The fingerprint of a legacy table.
+    #[cfg(test)]
+    pub(super) fn legacy(number: u64) -> Self {
+        Self(Kind::Legacy(number))
+    }
+}
+
+fn hash(family: IpFamily) -> io::Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    // One socket for all tables: they are read at every change, and several times a second.
+    let mut kernel = LegacyTable::open(family, Table::Nat)?;
+    for table in Table::ALL {
+        kernel = kernel.with_table(table);
+        kernel.info()?.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}

@@ -1,0 +1,233 @@
+//! Watches the tables for changes that other programs make: a firewall that is reloaded,
+//! `iptables -F`, or an altered rule.
+//!
+//! The nft flavour has notifications: the kernel sends one with each commit. Of legacy tables,
+//! which have none, the [`Fingerprint`] is read three times a second. If the tables differ and the
+//! [`TableRecord`] has no own change that explains it, the monitor checks whether the chains and
+//! jumps are still there. Their absence is reported at once. If they are there, a rule in one of
+//! them may still have changed; but most changes are of other programs' own rules, so that this is
+//! reported every ten seconds at most.
+
+mod check;
+mod fingerprint;
+mod listener;
+mod record;
+
+use std::{sync::Arc, time::Duration};
+
+use switchyard_model::ErrorChain;
+use tokio::{
+    task::{JoinError, JoinHandle, spawn_blocking},
+    time::{Instant, sleep_until},
+};
+
+pub use self::{fingerprint::Fingerprint, record::TableRecord};
+
+use self::{listener::Listener, record::Known};
+use crate::xtables::{
+    Flavour, Jump,
+    programs::{Answer, Tools},
+};
+
+/// The interval at which the tables are looked at, at most; without notifications, always.
+const PERIOD: Duration = Duration::from_millis(300);
+/// The interval at which the same is reported, at most, if nothing comes of it.
+const REPEAT: Duration = Duration::from_secs(10);
+
+/// The chains and jumps that a monitor looks for.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// A chain without rules that each of the tables has. It disappears with most ways to flush
+    /// tables.
+    pub canary: &'static str,
+    /// The jumps that lead to owned chains.
+    pub jumps: Vec<Jump>,
+}
+
+/// A change that another program has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alteration {
+    /// Chains or jumps are missing.
+    Missing,
+    /// The chains and jumps are there, but rules may have changed.
+    Altered,
+}
+
+/// The monitor cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[error("the tables cannot be watched any longer")]
+pub struct MonitorError(#[source] JoinError);
+
+/// Watches the tables for changes that other programs make.
+#[derive(Debug)]
+pub struct TableMonitor {
+    tools: Arc<Tools>,
+    watched: Arc<Watched>,
+    record: Arc<TableRecord>,
+    /// For the nft flavour; `None` if the tables must be polled.
+    listener: Option<Listener>,
+    /// Whether the tables may have changed since they were last looked at.
+    is_pending: bool,
+    looked: Option<Instant>,
+    /// The look that goes on now.
+    looking: Option<JoinHandle<Snapshot>>,
+    /// Whether chains or jumps were missing then.
+    is_missing: bool,
+    /// The time when chains were last reported as missing, if they still are.
+    reported_missing: Option<Instant>,
+    reported_altered: Option<Instant>,
+}
+
+impl TableMonitor {
+    /// Makes a monitor of the tables in the network namespace of this thread. Nothing is missed
+    /// from this call on.
+    pub fn new(tools: Tools, watched: Watched, record: Arc<TableRecord>) -> Self {
+        let listener = match tools.flavour() {
+            Flavour::Legacy => None,
+            Flavour::Nft => Listener::open()
+                .inspect_err(|error| {
+                    let err = ErrorChain(error);
+                    tracing::debug!(%err, "Polling nf_tables: cannot subscribe to notifications");
+                })
+                .ok(),
+        };
+        Self {
+            tools: Arc::new(tools),
+            watched: Arc::new(watched),
+            record,
+            listener,
+            is_pending: true,
+            looked: None,
+            looking: None,
+            is_missing: false,
+            reported_missing: None,
+            reported_altered: None,
+        }
+    }
+
+    /// Waits until another program may have changed the owned chains or the jumps to them. Chains
+    /// that stay missing, and changes that no resync follows ([`TableRecord::set_resynced`]),
+    /// are reported again every ten seconds.
+    ///
+    /// The method is cancel-safe: the next call goes on where a dropped call was. It needs a tokio
+    /// runtime with I/O and time, and threads in the namespace of [`TableMonitor::new`].
+    ///
+    /// # Errors
+    ///
+    /// If the runtime shuts down.
+    pub async fn changed(&mut self) -> Result<Alteration, MonitorError> {
+        loop {
+            if self.looking.is_none() {
+                self.wait().await;
+            }
+            if self.looking.is_some() || self.is_pending || self.listener.is_none() {
+                self.look().await?;
+            }
+            let (missing_due, altered_due) = (self.missing_due(), self.altered_due());
+            let now = Instant::now();
+            let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
+            if is_due(missing_due) {
+                self.reported_missing = Some(now);
+                return Ok(Alteration::Missing);
+            }
+            if is_due(altered_due) {
+                self.reported_altered = Some(now);
+                return Ok(Alteration::Altered);
+            }
+        }
+    }
+}
+
+impl TableMonitor {
+    /// Waits until it is time to look at the tables, or to report again.
+    async fn wait(&mut self) {
+        let due = [self.missing_due(), self.altered_due()].into_iter().flatten().min();
+        if !self.is_pending
+            && let Some(listener) = &mut self.listener
+        {
+            let notified = tokio::select! {
+                notified = listener.notified() => notified,
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    // What is reported again should still be so.
+                    self.is_pending = self.is_missing;
+                    return;
+                }
+            };
+            self.is_pending = true;
+            if let Err(error) = notified {
+                let err = ErrorChain(&error);
+                tracing::warn!(%err, "Polling nf_tables: notifications failed");
+                self.listener = None;
+            }
+        }
+        if let Some(looked) = self.looked {
+            sleep_until(looked + PERIOD).await;
+        }
+    }
+
+    /// Looks at the tables, if they differ from the record.
+    async fn look(&mut self) -> Result<(), MonitorError> {
+        let looking = self.looking.get_or_insert_with(|| {
+            let (tools, watched) = (Arc::clone(&self.tools), Arc::clone(&self.watched));
+            let record = Arc::clone(&self.record);
+            // Programs take their time.
+            spawn_blocking(move || look(&tools, &watched, &record))
+        });
+        let seen = looking.await;
+        self.looking = None;
+        let seen = seen.map_err(MonitorError)?;
+        self.looked = Some(Instant::now());
+        self.is_pending = seen.is_undecided;
+        self.is_missing = seen.is_missing;
+        if !seen.is_missing {
+            self.reported_missing = None;
+        }
+        Ok(())
+    }
+
+    /// The time when missing chains are to be reported.
+    fn missing_due(&self) -> Option<Instant> {
+        let again =
+            || self.reported_missing.map_or_else(Instant::now, |reported| reported + REPEAT);
+        self.is_missing.then(again)
+    }
+
+    /// The time when other changes are to be reported.
+    fn altered_due(&self) -> Option<Instant> {
+        let due = Instant::from_std(self.record.resync_due()?);
+        Some(self.reported_altered.map_or(due, |reported| due.max(reported + REPEAT)))
+    }
+}
+
+/// The findings in all families.
+#[derive(Debug, Default)]
+struct Snapshot {
+    is_missing: bool,
+    /// Whether a family could not be looked at now.
+    is_undecided: bool,
+}
+
+/// Looks at the families whose tables differ from the record. Blocks for as long as the programs
+/// take, if any are needed.
+fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for programs in tools.iter() {
+        let family = programs.family();
+        let known = record.get(family);
+        let now = Fingerprint::read(programs);
+        if known == Known::Nothing || now.map(Known::Intact) == Some(known) {
+            continue;
+        }
+        match check::check(programs, watched) {
+            Ok(Answer::Yes) => record.confirm(family, known, now),
+            Ok(Answer::No) => snapshot.is_missing = true,
+            Ok(Answer::Locked) => snapshot.is_undecided = true,
+            Err(error) => {
+                snapshot.is_undecided = true;
+                let err = ErrorChain(&error);
+                tracing::debug!(%err, %family, "Failed to check the chains");
+            }
+        }
+    }
+    snapshot
+}

@@ -1,0 +1,139 @@
+//! Tables of iptables-nft, read by netlink: nf_tables that have the names of iptables' tables.
+
+use switchyard_model::IpFamily;
+
+use crate::{
+    netlink::{
+        Attributes, Error, Message, Socket, Writer, flags,
+        nfnetlink::{self, subsystem::NFTABLES},
+    },
+    nftables::abi::{chain, data, expression, message, rule},
+    xtables::Table,
+};
+
+/// A rule that leads to a chain.
+pub(crate) struct ChainJump {
+    pub(crate) table: Table,
+    pub(crate) from: String,
+    pub(crate) handle: u64,
+    pub(crate) to: String,
+}
+
+/// Opens a socket to nf_tables.
+pub(crate) fn open() -> Result<Socket, Error> {
+    Socket::open(libc::NETLINK_NETFILTER)
+}
+
+/// Returns the number of a family (`NFPROTO_*`).
+pub(crate) fn number(family: IpFamily) -> u8 {
+    match family {
+        IpFamily::V4 => libc::NFPROTO_IPV4 as u8,
+        IpFamily::V6 => libc::NFPROTO_IPV6 as u8,
+    }
+}
+
+/// Reads the chains that `keep` selects by table and name.
+pub(crate) fn chains(
+    socket: &mut Socket,
+    family: IpFamily,
+    keep: impl Fn(Table, &str) -> bool,
+) -> Result<Vec<(Table, String)>, Error> {
+    dump(
+        socket,
+        family,
+        message::GET_CHAIN,
+        |_| {},
+        |read| {
+            let table = Table::from_name(text(read, chain::TABLE)?)?;
+            let name = text(read, chain::NAME)?;
+            keep(table, name).then(|| (table, name.to_owned()))
+        },
+    )
+}
+
+/// Whether a chain exists.
+pub(crate) fn has_chain(
+    socket: &mut Socket,
+    family: IpFamily,
+    table: Table,
+    name: &str,
+) -> Result<bool, Error> {
+    let sequence = socket.sequences(1);
+    let mut request = Writer::new();
+    let kind = nfnetlink::kind(NFTABLES, message::GET_CHAIN);
+    request.message(kind, flags::ACK, sequence, |w| {
+        nfnetlink::header(w, number(family), 0);
+        w.string(chain::TABLE, table.name());
+        w.string(chain::NAME, name);
+    });
+    match socket.request(request.as_slice(), sequence, |_| Ok(())) {
+        Ok(()) => Ok(true),
+        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the jumps that `keep` selects by table, chain and target: from all chains, or from one.
+pub(crate) fn jumps(
+    socket: &mut Socket,
+    family: IpFamily,
+    only: Option<(Table, &str)>,
+    keep: impl Fn(Table, &str, &str) -> bool,
+) -> Result<Vec<ChainJump>, Error> {
+    let narrow = |w: &mut Writer| {
+        if let Some((table, chain)) = only {
+            w.string(rule::TABLE, table.name());
+            w.string(rule::CHAIN, chain);
+        }
+    };
+    dump(socket, family, message::GET_RULE, narrow, |read| {
+        let table = Table::from_name(text(read, rule::TABLE)?)?;
+        let from = text(read, rule::CHAIN)?;
+        let to = target(read)?;
+        let handle = read.find_kind(rule::HANDLE)?.be64()?;
+        keep(table, from, to).then(|| ChainJump {
+            table,
+            from: from.to_owned(),
+            handle,
+            to: to.to_owned(),
+        })
+    })
+}
+
+/// Returns the chain that a rule leads to.
+fn target<'a>(read: Attributes<'a>) -> Option<&'a str> {
+    read.find_kind(rule::EXPRESSIONS)?.nested().find_map(|each| {
+        let each = each.nested();
+        if text(each, expression::NAME)? != "immediate" {
+            return None;
+        }
+        let immediate = each.find_kind(expression::DATA)?.nested();
+        let verdict = immediate.find_kind(expression::IMMEDIATE_DATA)?.nested();
+        text(verdict.find_kind(data::VERDICT)?.nested(), data::VERDICT_CHAIN)
+    })
+}
+
+fn text<'a>(attributes: Attributes<'a>, kind: u16) -> Option<&'a str> {
+    attributes.find_kind(kind)?.str()
+}
+
+fn dump<T>(
+    socket: &mut Socket,
+    family: IpFamily,
+    kind: u8,
+    narrow: impl Fn(&mut Writer),
+    read: impl Fn(Attributes<'_>) -> Option<T>,
+) -> Result<Vec<T>, Error> {
+    socket.dump(
+        |sequence| {
+            let mut writer = Writer::new();
+            let kind = nfnetlink::kind(NFTABLES, kind);
+            nfnetlink::dump(&mut writer, kind, sequence, number(family), &narrow);
+            writer.as_slice().to_vec()
+        },
+        |all: &mut Vec<T>, message: Message<'_>| {
+            all.extend(read(message.attributes(nfnetlink::HEADER)));
+            Ok(())
+        },
+    )
+}
