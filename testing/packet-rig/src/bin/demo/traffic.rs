@@ -103,15 +103,11 @@ impl Client {
         let mut home = None;
         let mut conversation = self.probe(self.targets[0]).converse();
         while !self.board.is_over.load(Ordering::Relaxed) {
-            let outcome = conversation.as_mut().ok().map(|open| open.outcome());
-            match outcome {
+            match conversation.as_mut().ok().map(|open| open.outcome()) {
                 Some(Outcome::Reached { endpoint, .. })
                     if *home.get_or_insert_with(|| endpoint.clone()) == endpoint => {}
-                _ => {
-                    let is_broken = !self.board.is_over.load(Ordering::Relaxed);
-                    self.board.state().held.1 += u64::from(is_broken);
-                    return;
-                }
+                _ if self.board.is_over.load(Ordering::Relaxed) => return,
+                _ => return self.board.state().held.1 += 1,
             }
             self.board.state().held.0 += 1;
             thread::sleep(INTERVAL);
