@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -70,5 +71,11 @@ impl Book {
             name.unwrap_or_else(|| format!("interface {index}"))
         };
         self.interfaces.entry(index).or_insert_with(read).clone()
+    }
+
+    /// The gateway to a destination; `None` without one, or if it cannot be found out.
+    pub fn next_hop(&self, to: IpAddr, output: u32) -> Option<String> {
+        let found = route::next_hop(to, output).ok().flatten();
+        found.map(|gateway| gateway.to_string())
     }
 }

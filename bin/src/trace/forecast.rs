@@ -31,6 +31,9 @@ const MOST_CLIENTS: usize = 256;
 /// Why a packet is not compared whose way seems to be another than explained.
 const LOST: &str = "the kernel had no room for some events, which may be of this packet";
 
+/// Why a packet is not compared that was to be dropped, and was not seen again.
+const HIDDEN: &str = "rules of iptables-legacy do not show, and may have dropped it";
+
 /// An answer of `switchyard explain`, as far as it is compared.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -191,7 +194,7 @@ impl Forecast {
     fn own_chains(&self, configured: &OwnChains) -> OwnChains {
         let answered = |mode: &Mode| self.mode.as_deref() == Some(mode.as_str());
         let mode = backends::MODES.into_iter().find(answered).unwrap_or(configured.mode);
-        OwnChains { mode, table: configured.table.clone() }
+        OwnChains { mode, ..configured.clone() }
     }
 
     /// The chain that was explained to drop such packets, if it dropped this one.
@@ -242,6 +245,9 @@ impl Forecast {
                 "pool" => format!("{to} is {} of the Service{}", self.place(), self.share(to)),
                 _ => self.sentence.clone(),
             });
+        }
+        if packet.fate == Fate::Unseen && end != "pool" && own.may_hide {
+            return Agreement::NotCompared(format!("{HIDDEN}. Explained was: {}", self.sentence));
         }
         Agreement::Differs(match packet.fate {
             Fate::Dropped if !is_ours => {

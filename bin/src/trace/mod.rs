@@ -44,7 +44,7 @@ use self::{
     forecast::{Compared, Forecasts},
     judge::Judge,
     owner::OwnChains,
-    packet::{Packets, TABLES},
+    packet::{Fate, Packets, TABLES},
     report::{Line, Report},
 };
 use crate::{
@@ -144,7 +144,11 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
             asked.time.as_secs(),
         )?;
     }
-    let own = OwnChains { mode: loaded.settings.backend.mode, table: nft.table.to_string() };
+    let own = OwnChains {
+        mode: loaded.settings.backend.mode,
+        table: nft.table.to_string(),
+        may_hide: !report.legacy_tables.is_empty(),
+    };
     let mut judge = Judge::start(forecasts, own);
     let begun = Instant::now();
     let mut packets = Packets::new(name, asked.packets);
@@ -163,8 +167,11 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
             if let Some(service) = service {
                 report.service = service;
             }
-            let interface = |index| book.interface(index);
-            let text = report.add(Line::new(&packet, agreement, interface, &own));
+            let mut line = Line::new(&packet, agreement, |index| book.interface(index), &own);
+            if let Fate::Sent(Some(output)) = packet.fate {
+                line.next_hop = book.next_hop(packet.last.destination.ip(), output);
+            }
+            let text = report.add(line);
             if is_text {
                 print_lines(&(text + "\n"))?;
             }

@@ -24,6 +24,8 @@ pub struct OwnChains {
     pub mode: Mode,
     /// The name of its tables in nftables mode.
     pub table: String,
+    /// Whether iptables-legacy has rules, which do not show and may be the proxy's.
+    pub may_hide: bool,
 }
 
 impl OwnChains {

@@ -54,6 +54,8 @@ pub struct Line {
     pub end: End,
     /// The interface through which it left.
     pub output: Option<String>,
+    /// The gateway that it was sent to; `None` if it went straight to its destination.
+    pub next_hop: Option<String>,
     /// The source at the end.
     pub last_source: String,
     /// The destination at the end.
@@ -165,6 +167,7 @@ impl Line {
             chains: packet.passes.iter().map(chain).collect(),
             end,
             output: output.map(interface),
+            next_hop: None,
             last_source: packet.last.source.to_string(),
             last_destination: packet.last.destination.to_string(),
             as_explained,
@@ -199,7 +202,8 @@ impl Line {
         }
         let end = match (self.end, &self.output) {
             (End::Sent, Some(interface)) => {
-                format!("sent to {} through {}", self.last_destination, Printable(interface))
+                let via = self.next_hop.as_ref().map_or(String::new(), |hop| format!(" via {hop}"));
+                format!("sent to {} through {}{via}", self.last_destination, Printable(interface))
             }
             (End::Sent, None) => format!("sent to {}", self.last_destination),
             (End::Received, _) => format!("received by this node, at {}", self.last_destination),

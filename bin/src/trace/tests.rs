@@ -15,7 +15,7 @@ use super::{
 };
 
 fn own(mode: Mode) -> OwnChains {
-    OwnChains { mode, table: "kube-proxy".to_owned() }
+    OwnChains { mode, table: "kube-proxy".to_owned(), may_hide: false }
 }
 
 /// A SYN to a Service, of which chains of these tables saw the last.
@@ -82,6 +82,20 @@ fn a_drop_that_was_foreseen_is_as_explained() {
     assert!(agrees(None, &sent));
     let Agreement::Differs(why) = compare(Some("forward"), &sent) else { panic!("it passed") };
     assert!(why.starts_with("it was not dropped"), "{why}");
+}
+
+#[test]
+fn a_packet_is_not_judged_that_rules_may_have_dropped_which_do_not_show() {
+    let unseen = packet(Fate::Unseen, ChainPath::new("ip", "raw", "PREROUTING"), "10.96.0.10:80");
+    for (end, may_hide, is_judged) in
+        [("refused", false, true), ("refused", true, false), ("pool", true, true)]
+    {
+        let mut explained = answer(None);
+        explained["route"]["to"] = if end == "pool" { json!({end: "cluster"}) } else { json!(end) };
+        let forecast: Forecast = serde_json::from_value(explained).unwrap();
+        let agreement = forecast.compare(&unseen, &OwnChains { may_hide, ..own(Mode::IPTABLES) });
+        assert_eq!(matches!(agreement, Agreement::Differs(_)), is_judged, "{agreement:?}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //! - [`LocalDelivery`]: a rule that has marked packets delivered to this host;
 //!   [`DeliveryAnnouncements`]: what is announced of both.
 //! - [`DeviceFollower`]: the names of all devices, as they come and go.
-//! - [`interface_name`]: the name of an interface.
+//! - [`interface_name`]: the name of an interface; [`next_hop`]: the gateway behind it.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 
 mod announcements;
@@ -23,6 +23,7 @@ mod link_name;
 mod link_type;
 mod list;
 mod local_delivery;
+mod next_hop;
 
 pub use self::{
     announcements::{AddressAnnouncements, SharedAddresses},
@@ -34,4 +35,5 @@ pub use self::{
     link_type::has_link_type,
     list::{interface_addresses, interface_networks},
     local_delivery::{DeliveryAnnouncements, LocalDelivery},
+    next_hop::next_hop,
 };
