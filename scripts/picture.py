@@ -146,7 +146,7 @@ def until(is_done):
         if is_done():
             return
         time.sleep(0.05)
-    sys.exit("the story stopped: something did not happen in 10 s")
+    sys.exit("something did not happen in 10 s")
 
 
 def repaired(log, lines):

@@ -12,13 +12,16 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
+
+sys.dont_write_bytecode = True
+from picture import SWITCHYARD, until
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "http://127.0.0.1:10249/status"
@@ -35,9 +38,12 @@ PARTS = [
     "How fast?",
     "Who touched our rules?",
     "Connection tracking",
+    "Where does it go?",
     "What is not served as it asks?",
 ]
 LOOKS = [(390, 844, "light"), (390, 844, "dark"), (1120, 800, "light"), (1120, 800, "dark")]
+# The connections to addresses of the examples.
+CONNECTIONS = {"10.96.0.10": 12, "10.96.0.30": 5, "10.96.0.40": 3}
 # The looks that the picture shows, side by side.
 SHOWN = [LOOKS[0], LOOKS[3]]
 FACTS = """({
@@ -128,6 +134,7 @@ def check(browser, look):
         f"begins with {facts['h1']}": facts["h1"].startswith("node-1 serves ") and facts["h1"].endswith("nothing is wrong."),
         "does not name who deleted the table": "nft (process " in facts["text"],
         "does not have the reason": "least-connections" in facts["text"],
+        "does not have the connections": "12 entries, " in facts["text"],
         f"has {facts['active']} active elements": facts["active"] == 0,
         f"is {facts['overflow']} pixels too wide, or cuts {facts['cut']} texts": facts["overflow"] <= 0 and facts["cut"] == 0,
         f"has {facts['columns']} columns": (facts["columns"] == 1) == (look[0] < 600),
@@ -150,24 +157,31 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
-def until(is_done):
-    for _ in range(200):
-        try:
-            if is_done():
-                return
-        except OSError:
-            pass
-        time.sleep(0.05)
-    sys.exit("something did not happen in 10 s")
+def connect(address):
+    client = socket.socket()
+    client.setblocking(False)
+    client.connect_ex((address, 80))
+    return client
 
 
 def status():
-    with urllib.request.urlopen(f"{PAGE}?format=json") as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(f"{PAGE}?format=json") as answer:
+            return json.load(answer)
+    except OSError:
+        return {}
 
 
 def play(target):
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    for line in [
+        "link set lo up",
+        "link add pods type veth peer name far",
+        "link set pods up",
+        "link set far up",
+        "address add 192.168.10.1/24 dev pods",
+        "route add 10.0.0.0/8 dev pods",
+    ]:
+        subprocess.run(["ip", *line.split()], check=True)
     with tempfile.TemporaryDirectory() as directory:
         manifests = Path(directory, "manifests")
         manifests.mkdir()
@@ -175,12 +189,16 @@ def play(target):
             shutil.copy(file, manifests)
         (manifests / "queue.yaml").write_text(UNUSUAL)
         flags = [f"--manifests={manifests}", "--hostname-override=node-1", "--proxy-mode=nftables", "--local-socket="]
-        proxy = subprocess.Popen([ROOT / "target/release/switchyard", *flags], stderr=subprocess.DEVNULL)
+        flags.append("--conntrack-services-period=1s")
+        proxy = subprocess.Popen([SWITCHYARD, *flags], stderr=subprocess.DEVNULL)
         browser = Browser(Path(directory, "profile"))
         try:
-            until(lambda: status()["lastSync"])
+            until(lambda: status().get("lastSync"))
             subprocess.run(["nft", "delete", "table", "ip", "kube-proxy"], check=True)
-            until(lambda: status()["lastDrift"])
+            until(lambda: status().get("lastDrift"))
+            # Nobody answers, which connection tracking counts all the same.
+            clients = [connect(address) for address, count in CONNECTIONS.items() for _ in range(count)]
+            until(lambda: any(one["to"] == "default/web" for one in status()["destinations"] or []))
             pictures = {look: check(browser, look) for look in LOOKS}
             images = [f'<img src="data:image/png;base64,{pictures[look]}">' for look in SHOWN]
             browser.show(sum(look[0] for look in SHOWN) + 16, 100, "light")

@@ -182,9 +182,12 @@ pub fn run(
         recorder.clone(),
     );
     let table = node_events::watch_table(Arc::clone(metrics.table_usage()), recorder.clone());
-    let shown = Arc::clone(&metrics);
+    let (shown, board) = (Arc::clone(&metrics), Arc::clone(&status.board));
     let counting = destinations.zip(settings.conntrack_services).map(|(destinations, period)| {
-        destinations.count_for_ever(period, move |shares| shown.table_shares(&shares))
+        destinations.count_for_ever(period, move |shares| {
+            shown.table_shares(&shares);
+            board.counted(&shares);
+        })
     });
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
     let objects = proxy.handle().inputs();

@@ -18,6 +18,7 @@ use switchyard_core::{
 };
 
 use super::{NotAsAsked, Status};
+use crate::observability::conntrack::Shares;
 
 /// The most Services and Service ports that are kept with a reason; the metrics count all.
 const MOST: usize = 100;
@@ -60,8 +61,16 @@ pub struct Drift {
 #[derive(Debug, Default)]
 pub struct StatusBoard(Mutex<Inner>);
 
+/// Entries of connection tracking that lead to a Service, or to all others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Destination {
+    pub(super) to: String,
+    pub(super) entries: u64,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
+    destinations: Option<Vec<Destination>>,
     service_ports: usize,
     endpoints: usize,
     last_sync: Option<(Instant, Synced)>,
@@ -88,12 +97,23 @@ impl StatusBoard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps where the entries of connection tracking lead.
+    pub fn counted(&self, shares: &Shares<ServiceName>) {
+        let largest =
+            shares.largest.iter().map(|(service, entries)| (service.to_string(), *entries));
+        let rest = [("other Services", shares.others), ("elsewhere", shares.elsewhere)];
+        let all = largest.chain(rest.map(|(to, entries)| (to.to_owned(), entries)));
+        let all = all.map(|(to, entries)| Destination { to, entries });
+        self.lock().destinations = Some(all.collect());
+    }
+
     /// Writes what was reported into a status of this moment.
     pub(super) fn show(&self, status: &mut Status, now: Instant) {
         let inner = self.lock();
         let ago = |at: Instant| now.saturating_duration_since(at).as_secs();
         status.service_ports = inner.service_ports;
         status.endpoints = inner.endpoints;
+        status.destinations.clone_from(&inner.destinations);
         let synced = |(at, sync): (Instant, Synced)| Synced { seconds_ago: ago(at), ..sync };
         status.last_sync = inner.last_sync.clone().map(synced);
         let failed =

@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub use self::board::StatusBoard;
-use self::board::{Drift, Failure, Synced};
+use self::board::{Destination, Drift, Failure, Synced};
 
 /// The silence after which a watch is not fresh. A server sends something every 75 s.
 const FRESH: Duration = Duration::from_secs(180);
@@ -48,6 +48,8 @@ pub struct Status {
     objects_client: Option<ClientState>,
     /// The use of connection tracking; `None` if the kernel cannot be asked.
     pub conntrack: Option<Conntrack>,
+    /// Where its entries lead, the most first; `None` if they are not counted.
+    destinations: Option<Vec<Destination>>,
     /// The Service ports, and the Services, that are left out or served otherwise than they ask.
     pub not_as_asked: Vec<NotAsAsked>,
 }
@@ -141,6 +143,7 @@ impl StatusSources {
                 dropped_packets: usage.dropped,
                 insert_failures: usage.insert_failures,
             }),
+            destinations: None,
             not_as_asked: Vec::new(),
         };
         self.board.show(&mut status, now);

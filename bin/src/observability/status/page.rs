@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write};
 
 use switchyard_core::explain::Printable;
 
-use super::{Conntrack, NotAsAsked, Status, WatchState};
+use super::{Conntrack, Destination, NotAsAsked, Status, WatchState};
 
 /// The looks of the page: one column on a phone, light or dark as the reader's system is.
 const STYLE: &str = "
@@ -88,6 +88,7 @@ impl Status {
             Part { title: "How fast?", rows: self.sync_rows() },
             Part { title: "Who touched our rules?", rows: self.drift_rows() },
             Part { title: "Connection tracking", rows: conntrack_rows(self.conntrack.as_ref()) },
+            Part { title: "Where does it go?", rows: self.destination_rows() },
         ];
         let row = |NotAsAsked { what, because }: &NotAsAsked| Row::new(what, because);
         if !self.not_as_asked.is_empty() {
@@ -154,6 +155,19 @@ impl Status {
         ];
         rows.extend(drift.examples.iter().map(|example| Row::new("such as", example)));
         rows
+    }
+
+    fn destination_rows(&self) -> Vec<Row> {
+        let Some(all) = &self.destinations else {
+            return vec![Row::new("connections", "not counted (--conntrack-services-period)")];
+        };
+        let sum = all.iter().map(|one| one.entries).sum::<u64>().max(1);
+        let some = all.iter().filter(|one| one.entries > 0);
+        let row = |Destination { to, entries }: &Destination| {
+            Row::new(to, format!("{entries} entries, {} %", entries * 100 / sum))
+        };
+        let rows: Vec<Row> = some.map(row).collect();
+        if rows.is_empty() { vec![Row::new("connections", "none")] } else { rows }
     }
 
     /// Writes the status as text.
@@ -290,6 +304,7 @@ mod tests {
                 dropped_packets: 0,
                 insert_failures: 2,
             }),
+            destinations: None,
             not_as_asked: Vec::new(),
         }
     }
@@ -327,6 +342,7 @@ mod tests {
             "fresh, 3 s ago",
             "connected, list complete, heard 9 s ago",
             "no other program",
+            "not counted (--conntrack-services-period)",
         ];
         for text in [text_of(&status.html()), status.text()] {
             for fact in facts {
@@ -343,6 +359,9 @@ mod tests {
             examples: vec!["chain lb/1".to_owned()],
         });
         status.conntrack = None;
+        let counted = [("shop/cart", 3), ("other Services", 0), ("elsewhere", 1)];
+        let counted = counted.map(|(to, entries)| Destination { to: to.to_owned(), entries });
+        status.destinations = Some(counted.into());
         status.watches[0].is_fresh = false;
         status.objects_client =
             Some(ClientState { is_connected: false, is_synced: false, seconds_silent: 130 });
@@ -359,12 +378,14 @@ mod tests {
             "gone, no complete list, heard 2 min ago",
             "shop/big",
             "too many",
+            "3 entries, 75 %",
         ];
         for text in [text_of(&status.html()), status.text()] {
             for fact in facts {
                 assert!(text.contains(fact), "{fact} in {text}");
             }
             assert!(!text.contains("262144"), "not measured");
+            assert!(!text.contains("other Services"), "{text}");
         }
         status.last_sync = None;
         status.problems.clear();
