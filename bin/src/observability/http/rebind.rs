@@ -52,7 +52,8 @@ pub async fn serve<const N: usize>(
     connections: Arc<Connections>,
 ) -> (&'static str, io::Error) {
     let mut running: [Option<Server>; N] = [const { None }; N];
-    // The addresses whose failure was not fatal: a setting that changes later does not end the program.
+    // The addresses whose failure was not fatal: a setting that changes later does not end the
+    // program.
     let mut retried: [Option<SocketAddr>; N] = [None; N];
     loop {
         let addresses = *wanted.borrow_and_update();
