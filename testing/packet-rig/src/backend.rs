@@ -168,6 +168,12 @@ pub(crate) fn seen(mode: &str, arguments: &[String]) -> Seen {
     }
 }
 
+/// The clients that servers see with a backend.
+pub(crate) fn seen_with(backend: &str) -> Seen {
+    let arguments: Vec<String> = arguments(backend).iter().map(|&text| text.to_owned()).collect();
+    seen(mode(backend), &arguments)
+}
+
 /// The directory of the programs that the node has with this backend, before those of the machine.
 /// `None` if the backend does with the machine's.
 ///

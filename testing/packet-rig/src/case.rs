@@ -16,10 +16,11 @@ use crate::{
     backend::{self, BACKENDS, REFERENCES},
     capability,
     error::{Result, RigError},
+    expect::Seen,
     kube_proxy::Release,
     protocol::{Protocol, Target},
     shares::SharePlan,
-    topology::Layout,
+    topology::{Layout, Topology},
     wait::scaled,
 };
 
@@ -336,6 +337,21 @@ impl Reaches {
 }
 
 impl Case {
+    /// Whether servers must see clients' own addresses, which a proxy with which they see `seen`
+    /// does not keep.
+    pub(crate) fn expects_clients(&self, seen: Seen) -> bool {
+        let is_lost = |probe: &ProbePlan| match &probe.expect {
+            Expectation::Reaches(Reaches { source: Some(source), kept, .. }) => {
+                source == "own"
+                    && !(*kept && seen == Seen::Kept)
+                    && probe.from.iter().any(|place| place != Topology::NODE)
+            }
+            _ => false,
+        };
+        let mut probes = self.probes.iter().chain(self.steps.iter().flat_map(|step| &step.probes));
+        seen != Seen::Clients && probes.any(is_lost)
+    }
+
     /// Reads the cases of a file, which is named in errors.
     ///
     /// # Errors

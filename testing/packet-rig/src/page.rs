@@ -36,6 +36,10 @@ the release below, whose nftables mode was an alpha if that is 1.30; the differe
 [semantics.md](semantics.md#where-kube-proxy-behaves-otherwise).
 ";
 
+/// A note of cells whose cases expect a client's address, which a proxy in user space does not keep.
+const SEEN: &str = "Servers see the node's address in place of the client's, which the case expects of other backends \
+    ([why](userspace.md)).";
+
 /// The notes of the page: cases, and what is noted about these.
 #[derive(Default)]
 struct Notes(Vec<String>);
@@ -77,6 +81,10 @@ fn cell(backend: &str, results: &Results, row: &[(&str, &Case)], notes: &mut Not
         if let Some(why) = why {
             numbers.insert(notes.number(format!("`{name}`: {}", why.trim())));
         }
+    }
+    let seen = backend::seen_with(backend);
+    if has(Outcome::Passes) && row.iter().any(|(_, case)| case.expects_clients(seen)) {
+        numbers.insert(notes.number(SEEN.to_owned()));
     }
     let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
     match numbers.is_empty() {
