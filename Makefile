@@ -293,7 +293,7 @@ test-ipvs:
 	$(VM) $(CURDIR)/testing/vm/tests.sh run 1 $(IPVS_TESTS)
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays
-# the seed.
+# the seed. Each of the parts takes as many seconds, or one run where a run takes longer.
 soak: export SWITCHYARD_SOAK = $(SECONDS)
 soak:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap
@@ -301,7 +301,13 @@ soak:
 	$(CARGO) test --package packet-rig --test it sequences -- --nocapture
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --no-fail-fast $(addprefix --package ,$(PROPERTY_CRATES))
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard-agent --lib
+	end=$$(($$(date +%s) + $(SECONDS))); while [ "$$(date +%s)" -lt "$$end" ]; do \
+		$(CARGO) test --package switchyard-nft --package switchyard-ipvs --lib any_story || exit 1; \
+	done
 	$(CARGO) test --package switchyard-fuzz -- --nocapture
+	@if $(CARGO) fuzz --version >/dev/null 2>&1; then \
+		for target in $$(ls fuzz/corpus); do $(MAKE) --no-print-directory fuzz TARGET=$$target || exit 1; done; \
+	else echo "libFuzzer was not run: cargo-fuzz is not installed"; fi
 
 # All packet cases with some backends, or with genuine kube-proxy where KUBE_PROXY names the program, and the page of
 # the results of all.

@@ -182,6 +182,8 @@ plot() {
             print "</svg>"
         }' "$@"
 }
+# What is written by hand is kept.
+by_hand=$(sed -n '/^<!-- by hand -->$/,$p' "$DOC" 2>/dev/null || true)
 plot=docs/images/$(basename "$DOC" .md).svg
 mkdir -p docs/images
 set -- "$work/ours"
@@ -218,4 +220,5 @@ plot "$@" >"$plot"
   lock meanwhile is measured by `cargo bench -p switchyard-nft --bench disturbed`.
 - Machines differ, and shared ones are noisy: compare figures of one run.
 END
+    [ -z "$by_hand" ] || printf '\n%s\n' "$by_hand"
 } >"$DOC"

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     const NEW: Option<KernelVersion> = Some(KernelVersion(6, 1));
-    /// Each parameter with the value of a kernel that nobody has prepared, and the wanted one.
+    /// Each parameter with the value of a kernel that was not prepared, and the wanted one.
     const ALL: [(&str, &str, &str); 7] = [
         ("net/ipv4/vs/conntrack", "0", "1"),
         ("net/ipv4/vs/expire_nodest_conn", "0", "1"),

@@ -62,7 +62,7 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<Option<UnixListener>> {
     let unnamed = PathBuf::from(format!("{}.new", path.display()));
     let _ = fs::remove_file(&unnamed);
     let listener = socket()?;
-    // Before it has a name: nobody else can ever open it, whatever the umask is.
+    // Before it has a name: no other program can ever open it, whatever the umask is.
     fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
     bind(&listener, &SocketAddrUnix::new(&unnamed)?)?;
     let named = listen(&listener, QUEUE).map_err(Into::into);

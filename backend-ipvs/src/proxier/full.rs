@@ -315,7 +315,7 @@ pub(super) fn held_servers(
     ours.map(|server| (server.selector, server)).collect()
 }
 
-/// Plans the end of virtual servers that nobody wants.
+/// Plans the end of virtual servers that no Service port has.
 fn delete_unwanted(
     changes: &mut ServerChanges<'_>,
     held: &HashMap<Selector, &VirtualServer>,

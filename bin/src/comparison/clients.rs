@@ -153,7 +153,7 @@ impl<'a> Clients<'a> {
         for set in sets.iter().cycle().skip(from % sets.len().max(1)).take(sets.len()) {
             let (count, memories) = self.memories(program, class, set);
             if count == 0 {
-                // Nobody knows whose elements these are.
+                // It is unknown whose elements these are.
                 try_all(&[]);
             }
             let before = all.len();

@@ -8,7 +8,7 @@
 //!
 //! A client is read only as fast as the engine takes what it sends. What was applied stays when the
 //! client goes; a later list of the same or of another client replaces it ([`ledger`]). A client that
-//! is silent has the place until another one asks for it: a process that hangs keeps nobody out.
+//! is silent has the place until another one asks for it: a process that hangs keeps no other out.
 
 mod attention;
 mod ledger;

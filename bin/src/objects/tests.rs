@@ -182,7 +182,7 @@ async fn a_client_that_sends_and_goes_loses_nothing() {
     let path = serve(directory.path()).await;
     let mut client = Client::new(&path).await;
     client.raw("\"list\"").await;
-    // Answered, with nobody to take the answer.
+    // Answered, with no reader of the answer.
     client.raw("nonsense").await;
     client.send(&service("web", "10.96.0.1")).await;
     drop(client);

@@ -18,7 +18,7 @@ use super::{
 pub struct Report {
     /// The question.
     pub question: String,
-    /// The Service; `None` if there is none, or nobody could be asked.
+    /// The Service; `None` if there is none, or no explanation was available.
     pub service: Option<String>,
     /// The time that was traced, in seconds.
     pub seconds: f64,

@@ -124,7 +124,7 @@ impl StuckLimit {
         (setting("established")? > waiting).then_some(Self(waiting))
     }
 
-    /// Whether the client has sent data that nobody has acknowledged, and nothing was sent since
+    /// Whether the client has sent data that are not acknowledged, and nothing was sent since
     /// for two seconds: an idle connection, and one whose answer takes its time, are not stuck.
     pub fn is_stuck(self, flow: &TrackedFlow) -> bool {
         flow.unacknowledged_for.is_some_and(|left| left.saturating_add(SILENCE) <= self.0)
