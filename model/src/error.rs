@@ -69,10 +69,4 @@ mod tests {
             "cannot connect: connection refused: os error 111"
         );
     }
-
-    #[test]
-    fn boxed_errors_are_printed_too() {
-        let boxed: Box<dyn Error + Send + Sync> = step("a", io::Error::other("b")).into();
-        assert_eq!(ErrorChain(boxed.as_ref()).to_string(), "a: b");
-    }
 }

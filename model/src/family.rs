@@ -37,14 +37,6 @@ impl IpFamily {
             Self::V6 => "IPv6",
         }
     }
-
-    /// The length of an address in bits.
-    pub fn address_bits(self) -> u8 {
-        match self {
-            Self::V4 => 32,
-            Self::V6 => 128,
-        }
-    }
 }
 
 impl fmt::Display for IpFamily {
