@@ -69,22 +69,12 @@ impl Problems {
 
     /// Starts to collect values of `object` that its fields cannot have.
     pub(crate) fn new(object: ObjectKey) -> Self {
-        Self { object, reason: Reason::Invalid, found: Vec::new() }
+        Self::with(object, Reason::Invalid)
     }
 
-    /// Starts to collect addresses that `object` loses to other objects.
-    pub(crate) fn new_conflicts(object: ObjectKey) -> Self {
-        Self { reason: Reason::Conflict, ..Self::new(object) }
-    }
-
-    /// Starts to collect values of `object` that the backend cannot program.
-    pub(crate) fn new_unsupported(object: ObjectKey) -> Self {
-        Self { reason: Reason::Unsupported, ..Self::new(object) }
-    }
-
-    /// Starts to collect what the kernel refuses of `object`.
-    pub(crate) fn new_refused(object: ObjectKey) -> Self {
-        Self { reason: Reason::Refused, ..Self::new(object) }
+    /// Starts to collect problems of `object` for this reason.
+    pub(crate) fn with(object: ObjectKey, reason: Reason) -> Self {
+        Self { object, reason, found: Vec::new() }
     }
 
     /// Adds a problem of the field.

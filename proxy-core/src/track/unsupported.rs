@@ -5,7 +5,7 @@ use std::collections::{HashMap, hash_map::Entry};
 use super::{known_problems::KnownProblems, service_key};
 use crate::{
     model::{PerFamily, ServiceName, ServicePortId},
-    parsed::problem::{Problem, Problems},
+    parsed::problem::{Problem, Problems, Reason},
     proxier::{DegradedPort, Mode},
     resolve::lb_algorithm::{UnsupportedFeatures, UnsupportedReason},
     transition::Transition,
@@ -68,7 +68,7 @@ impl Unsupported {
             self.counts.get(family) + now.get(family) - before.get(family)
         });
         let key = service_key(service);
-        let mut problems = Problems::new_unsupported(key.clone());
+        let mut problems = Problems::with(key.clone(), Reason::Unsupported);
         // The ports of a Service ask for the same.
         let mut reasons: Vec<UnsupportedReason> = Vec::new();
         for reason in ports.iter().flat_map(|(_, unsupported)| unsupported.reasons(mode)) {

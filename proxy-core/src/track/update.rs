@@ -16,7 +16,7 @@ use crate::{
     model::{IpFamily, PerFamily, ServiceName, ServicePortId, parse_ip},
     objects::{self, Kind, ObjectKey},
     parsed::{
-        problem::{Problem, Problems},
+        problem::{Problem, Problems, Reason},
         service::{Addresses, Service},
     },
     resolve::{
@@ -169,7 +169,7 @@ impl Tracker {
         // Hardly any Service has conflicts.
         if !lost.is_empty() || !self.conflicts.is_empty() {
             let key = service_key(name);
-            let mut conflicts = Problems::new_conflicts(key.clone());
+            let mut conflicts = Problems::with(key.clone(), Reason::Conflict);
             for LostFrontend { at, port, to: winner } in lost {
                 conflicts.add(
                     field_of(at),

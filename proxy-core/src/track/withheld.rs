@@ -12,7 +12,7 @@ use super::{Problem, Tracker, known_problems::KnownProblems, service_key};
 use crate::{
     model::{Backoff, IpFamily, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::{Kind, ObjectKey},
-    parsed::problem::Problems,
+    parsed::problem::{Problems, Reason},
     proxier::{DegradedPort, ProxierError},
     state::ResolvedServicePort,
 };
@@ -283,7 +283,7 @@ impl Tracker {
         let mut problems = Vec::new();
         for service in services {
             self.update_health_check(service);
-            let mut found = Problems::new_refused(service_key(service));
+            let mut found = Problems::with(service_key(service), Reason::Refused);
             for (id, refused) in self.withheld.of_service(service) {
                 found.add(
                     "spec.ports",
@@ -302,7 +302,7 @@ impl Tracker {
             is_less = true;
             let reason = refused.reported.clone();
             let key = self.node_key();
-            let mut found = Problems::new_refused(key.clone());
+            let mut found = Problems::with(key.clone(), Reason::Refused);
             found.add(
                 "",
                 format_args!(
