@@ -28,7 +28,7 @@ fn shuffled(mut objects: Vec<Object>, keys: &[Index]) -> Vec<Object> {
 }
 
 /// The ports that differ between two states.
-pub(crate) fn differences(before: &State, after: &State) -> BTreeSet<ServicePortId> {
+fn differences(before: &State, after: &State) -> BTreeSet<ServicePortId> {
     let all = before.service_ports.keys().chain(after.service_ports.keys());
     all.filter(|id| before.service_ports.get(*id) != after.service_ports.get(*id))
         .cloned()
@@ -65,7 +65,7 @@ proptest! {
             if *resolve {
                 tracker.resolve();
                 assert_invariants(tracker.state());
-assert_least_weights(tracker.state());
+        assert_least_weights(tracker.state());
             }
         }
         let objects = shuffled(final_objects(&events), &order);
@@ -83,13 +83,17 @@ assert_least_weights(tracker.state());
         tracker.resolve();
         afresh.resolve();
         assert_invariants(tracker.state());
-assert_least_weights(tracker.state());
+        assert_least_weights(tracker.state());
         prop_assert_eq!(tracker.state(), afresh.state());
         prop_assert_eq!(tracker.no_local_endpoints(), afresh.no_local_endpoints());
         prop_assert_eq!(tracker.unsupported(), afresh.unsupported());
         assert_capabilities(tracker.state(), &capabilities);
         tracker.request_resync();
         prop_assert_eq!(tracker.degraded(), afresh.degraded());
+        tracker.mark_synced();
+        tracker.set_config(config.clone());
+        prop_assert_eq!(tracker.resolve(), vec![]);
+        prop_assert!(tracker.transition().is_empty(), "the same configuration");
         if interfaces.is_none() {
             afresh.set_capabilities(Capabilities::KUBE_PROXY, Mode::NFTABLES);
             afresh.resolve();
@@ -101,8 +105,12 @@ assert_least_weights(tracker.state());
     fn transitions_cover_every_difference(
         config in arbitrary_config(),
         events in arbitrary_events(40),
+        configs in proptest::collection::btree_map(0..40usize, arbitrary_config(), 0..5),
+        resolves in proptest::collection::vec(prop::bool::weighted(0.8), 40),
         syncs in proptest::collection::vec(any::<bool>(), 40),
     ) {
+        let last = configs.range(..events.len()).next_back().map_or(&config, |(_, last)| last);
+        let last = resolve_afresh(last.clone(), final_objects(&events));
         let ids = |tracker: &Tracker| -> BTreeSet<ServicePortId> {
             tracker.transition().ports().map(|change| change.id.clone()).collect()
         };
@@ -111,11 +119,19 @@ assert_least_weights(tracker.state());
         prop_assert!(tracker.transition().before().is_none());
         tracker.mark_synced();
         let mut synced = tracker.state().clone();
-        for (event, sync) in events.into_iter().zip(syncs) {
+        for (i, event) in events.into_iter().enumerate() {
             let known = tracker.state().clone();
             tracker.apply(event);
+            if let Some(config) = configs.get(&i) {
+                tracker.set_config(config.clone());
+            }
+            if !resolves[i] {
+                continue;
+            }
             let ids_before = ids(&tracker);
             tracker.resolve();
+            assert_invariants(tracker.state());
+            assert_least_weights(tracker.state());
             // What is added to the transition changed now, and nothing else.
             let added: BTreeSet<_> = ids(&tracker).difference(&ids_before).cloned().collect();
             prop_assert!(added.is_subset(&differences(&known, tracker.state())));
@@ -139,12 +155,14 @@ assert_least_weights(tracker.state());
                 prop_assert_eq!(port.before, synced.service_ports.get(port.id));
                 prop_assert_eq!(port.after, tracker.state().service_ports.get(port.id));
             }
-            if sync {
+            if syncs[i] {
                 tracker.mark_synced();
                 prop_assert!(tracker.transition().is_empty());
                 synced = tracker.state().clone();
             }
         }
+        tracker.resolve();
+        prop_assert_eq!(tracker.state(), &last);
     }
 
     #[test]
