@@ -134,37 +134,6 @@ pub(crate) fn parse_cidrs(field: &str, texts: &[String], problems: &mut Problems
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{Kind, NodeAddress, ObjectKey};
-
-    fn parse(addresses: &[(&str, &str)]) -> Vec<String> {
-        let mut node = objects::Node::default();
-        let address = |(kind, address): &(&str, &str)| NodeAddress {
-            kind: (*kind).into(),
-            address: (*address).into(),
-        };
-        node.status.addresses = addresses.iter().map(address).collect();
-        let key = ObjectKey::new(Kind::Node, &node.metadata);
-        let facts = NodeFacts::parse(&node, &mut Problems::new(key));
-        facts.addresses.iter().map(IpAddr::to_string).collect()
-    }
-
-    #[test]
-    fn internal_addresses_come_first_and_families_follow_once() {
-        let (internal, external) = ("InternalIP", "ExternalIP");
-        assert_eq!(
-            parse(&[
-                (external, "203.0.113.1"),
-                (internal, "fd00::1"),
-                ("Hostname", "10.9.9.9"),
-                (internal, "nonsense"),
-                (internal, "fd00::2"),
-                (internal, "010.0.0.1"),
-            ]),
-            ["fd00::1", "10.0.0.1"]
-        );
-        assert_eq!(parse(&[(external, "203.0.113.1")]), ["203.0.113.1"]);
-        assert_eq!(parse(&[("Hostname", "x")]), [""; 0]);
-    }
 
     #[test]
     fn the_primary_family_is_that_of_the_first_or_the_bind_address() {

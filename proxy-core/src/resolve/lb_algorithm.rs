@@ -174,20 +174,6 @@ mod tests {
     use super::*;
     use LbAlgorithm::*;
 
-    fn used(asked: LbAlgorithm, capabilities: Capabilities) -> LbAlgorithm {
-        nearest(asked, 3, &capabilities).0
-    }
-
-    #[test]
-    fn what_can_be_programmed_is_used() {
-        let all = LbAlgorithm::ALL.into_iter().fold(Capabilities::KUBE_PROXY, Capabilities::with);
-        for lb_algorithm in LbAlgorithm::ALL {
-            assert_eq!(nearest(lb_algorithm, 1_000_000, &all), (lb_algorithm, None));
-        }
-        let replaced = Replaced { asked: Maglev, used: Random, most: 0 };
-        assert_eq!(nearest(Maglev, 0, &Capabilities::KUBE_PROXY), (Random, Some(replaced)));
-    }
-
     #[test]
     fn the_nearest_that_can_be_programmed_is_used() {
         // Each row: what is asked, and what is used when all before it cannot be programmed.
@@ -230,7 +216,7 @@ mod tests {
             let mut capabilities =
                 LbAlgorithm::ALL.into_iter().fold(Capabilities::KUBE_PROXY, Capabilities::with);
             for &next in order {
-                assert_eq!(used(asked, capabilities), next, "{asked}");
+                assert_eq!(nearest(asked, 3, &capabilities).0, next, "{asked}");
                 capabilities = capabilities.with_at_most(next, 0);
             }
         }
@@ -242,22 +228,5 @@ mod tests {
             Capabilities::KUBE_PROXY.with_at_most(Maglev, 20).with_at_most(SourceHash, 30);
         let used = |endpoints| nearest(Maglev, endpoints, &capabilities).0;
         assert_eq!([20, 21, 30, 31].map(used), [Maglev, SourceHash, SourceHash, Random]);
-        let replaced = nearest(Maglev, 21, &capabilities).1.unwrap();
-        let reason = UnsupportedFeatures {
-            lb_algorithm: Some((Some("a"), replaced)),
-            weights: true,
-            ..UnsupportedFeatures::default()
-        };
-        let texts: Vec<String> =
-            reason.reasons(Some(Mode::NFTABLES)).map(|reason| reason.to_string()).collect();
-        assert_eq!(
-            texts,
-            [
-                "`maglev` can be programmed for at most 20 endpoints in nftables mode; connections \
-                 to more are spread by `source-hash` instead",
-                "the EndpointSlices give endpoints unequal weights, which cannot be programmed in \
-                 nftables mode; connections are spread evenly, and weight 0 drains",
-            ]
-        );
     }
 }

@@ -312,6 +312,11 @@ fn internal_addresses_come_before_external_ones() {
     assert_eq!(fields(&cluster.apply(&[node])), ["Node node-1: status.addresses[3].address"]);
     // No one says what is on the interfaces: single addresses are taken at their word.
     assert_eq!(addresses(&cluster), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
+    // The order of the families is that of the Node.
+    let both = ["2001:db8::1", "2001:db8::2", "192.0.2.1"];
+    cluster.apply(&[this(&both)]);
+    let stated = cluster.tracker.node().unwrap().addresses.iter().map(IpAddr::to_string);
+    assert_eq!(stated.collect::<Vec<_>>(), [both[0], both[2]]);
     // bindAddress replaces the address of its family.
     for (bind, v4) in [("10.9.0.1", &["10.9.0.1"][..]), ("0.0.0.0", &["192.0.2.1"])] {
         let mut cluster = Cluster::with(|config| {

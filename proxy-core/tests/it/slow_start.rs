@@ -190,11 +190,33 @@ fn without_a_clock_there_is_no_slow_start() {
 }
 
 #[test]
-fn bad_times_are_problems() {
-    for good in ["1s", "1h", " 2m ", "1m30s", "1500ms"] {
-        assert_eq!(Clocked::new().cluster.apply(&[web().annotation(SLOW_START, good)]), []);
+fn times_are_those_of_go_in_whole_numbers() {
+    for (good, millis) in
+        [("1s", 100), ("1h", 360_000), (" 2m ", 12_000), ("1m30s", 9_000), ("1500ms", 150)]
+    {
+        let mut web = Clocked::new();
+        web.at(0, &[self::web().annotation(SLOW_START, good), endpoints(&[1])]);
+        web.at(0, &[endpoints(&[1, 2])]);
+        let first = web.cluster.tracker.next_step().unwrap().duration_since(web.start);
+        assert_eq!(first, Duration::from_millis(millis), "{good}");
     }
-    for bad in ["", "30", "0s", "999ms", "1h1s", "1.5s", "-1s", "soon"] {
+    for bad in [
+        "",
+        "30",
+        "s",
+        "0s",
+        "999ms",
+        "1h1s",
+        "30 s",
+        "+30s",
+        "1.5s",
+        "-1s",
+        "30S",
+        "1d",
+        "30s5",
+        "99999999999999999999s",
+        "soon",
+    ] {
         let mut web = Clocked::new();
         let problems =
             web.cluster.apply(&[self::web().annotation(SLOW_START, bad), endpoints(&[1])]);
