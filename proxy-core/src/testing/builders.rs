@@ -1,5 +1,7 @@
 //! Objects as JSON, and from there as a source decodes them.
 
+use std::borrow::Borrow;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -225,6 +227,12 @@ impl Builder {
         let text = self.json.to_string();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
     }
+}
+
+/// The event that these are all objects of a kind.
+pub fn list(kind: Kind, builders: impl IntoIterator<Item: Borrow<Builder>>) -> Event {
+    let objects = builders.into_iter().map(|builder| builder.borrow().object()).collect();
+    Event::Replace { kind, objects, malformed: Vec::new() }
 }
 
 /// A network. Panics if it is none.

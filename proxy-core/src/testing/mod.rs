@@ -57,7 +57,7 @@ mod strategies;
 mod until;
 
 pub use self::{
-    builders::{Builder, endpoint, node, service, service_cidr, slice, web, web_slice},
+    builders::{Builder, endpoint, list, node, service, service_cidr, slice, web, web_slice},
     many::ManyServices,
     oracle::{
         assert_capabilities, assert_invariants, assert_least_weights, final_objects, resolve_afresh,

@@ -14,7 +14,7 @@ use switchyard_core::{
     objects::{Event, Kind},
     proxier::{Mode, Profile, Proxier, ProxierError, SyncReport},
     runner::{EngineEvent, Input, NodeCheck, NodePatience, Observer, Runner, RunnerConfig},
-    testing::{Builder, NODE, node},
+    testing::{Builder, NODE, list, node},
     track::{NodeFacts, Tracker},
     transition::Transition,
 };
@@ -110,8 +110,7 @@ impl Running {
     }
 
     async fn list(&self, kind: Kind, builders: &[Builder]) {
-        let objects = builders.iter().map(Builder::object).collect();
-        self.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
+        self.send(list(kind, builders)).await;
     }
 
     async fn list_services(&self) {

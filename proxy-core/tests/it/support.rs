@@ -7,7 +7,7 @@ use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::{Event, Kind},
     state::{Frontend, FrontendAddress, Pool, ResolvedServicePort},
-    testing::{Builder, NAMESPACE, NODE, assert_invariants, assert_least_weights},
+    testing::{Builder, NAMESPACE, NODE, assert_invariants, assert_least_weights, list},
     track::{Problem, Tracker},
 };
 
@@ -47,8 +47,7 @@ impl Cluster {
 
     /// Lists all objects of a kind, and resolves.
     pub fn replace(&mut self, kind: Kind, builders: &[&Builder]) -> Vec<Problem> {
-        let objects = builders.iter().map(|builder| builder.object()).collect();
-        self.events([Event::Replace { kind, objects, malformed: Vec::new() }])
+        self.events([list(kind, builders.iter().copied())])
     }
 
     pub fn events(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Problem> {

@@ -1,17 +1,11 @@
 //! Unsupported features are reported to the observer, once.
 
 use switchyard_core::{
-    model::{
-        IpFamily, LbAlgorithm, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName,
-    },
-    proxier::{Capabilities, DegradedPort},
+    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
     testing::NAMESPACE,
 };
 
 use super::*;
-
-/// A backend that can do maglev, and cannot serve the Service `odd`.
-struct Able(Arc<Mutex<Vec<LbAlgorithm>>>);
 
 fn degraded(service: &str, reason: &str) -> DegradedPort {
     let name = ServicePortName {
@@ -22,76 +16,18 @@ fn degraded(service: &str, reason: &str) -> DegradedPort {
     DegradedPort { port: ServicePortId { name, family: IpFamily::V4 }, reason: reason.to_owned() }
 }
 
-#[async_trait]
-impl Proxier for Able {
-    fn profile(&self) -> Profile {
-        Profile {
-            capabilities: Capabilities::KUBE_PROXY.with(LbAlgorithm::Maglev),
-            ..Profile::new(RECORDER)
-        }
-    }
-
-    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        let mut report = SyncReport::default();
-        let mut algorithms = self.0.lock().unwrap();
-        for port in change.ports().filter_map(|change| change.after) {
-            algorithms.push(port.lb_algorithm);
-            if &*port.id.name.service.name == "odd" {
-                report.degraded.push(degraded("odd", "odd"));
-            }
-        }
-        Ok(report)
-    }
-
-    async fn clean_up(&mut self) -> Result<(), ProxierError> {
-        Ok(())
-    }
-}
-
-/// The reports that an observer received.
-#[derive(Debug, Default)]
-struct Heard {
-    problems: Vec<String>,
-    /// The degraded ports of each sync, how many of them by the backend, and the ports of IPv4 that
-    /// do not get what they ask for.
-    syncs: Vec<(Vec<DegradedPort>, usize, usize)>,
-    replaced: Vec<String>,
-}
-
-struct Listener(Arc<Mutex<Heard>>);
-
-impl Observer for Listener {
-    fn on_event(&self, event: &EngineEvent<'_>) {
-        let mut heard = self.0.lock().unwrap();
-        match event {
-            EngineEvent::Rejected(problem) => heard.problems.push(problem.to_string()),
-            EngineEvent::Synced(outcome) => {
-                let PerFamily { v4, v6 } = outcome.unsupported;
-                assert_eq!(v6, 0);
-                let own = outcome.degraded_by_backend;
-                assert_eq!(*own, outcome.report.degraded[..own.len()]);
-                heard.syncs.push((outcome.report.degraded.clone(), own.len(), v4));
-            }
-            EngineEvent::DefaultAlgorithmReplaced { mode, asked, used } => {
-                heard.replaced.push(format!("{mode}: {asked} -> {used}"));
-            }
-            _ => {}
-        }
-    }
+/// Starts a runner with a backend that can do maglev, and cannot serve the Service `odd`.
+fn start_able(node: NodeConfig) -> Running {
+    start_with(SECOND, |log, tracker| {
+        log.capabilities = Capabilities::KUBE_PROXY.with(LbAlgorithm::Maglev);
+        log.degrades = "odd";
+        tracker.set_config(node);
+    })
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_backend_cannot_do_is_in_the_report_and_reported_once() {
-    let (algorithms, heard) = (Arc::default(), Arc::new(Mutex::new(Heard::default())));
-    let runner = Runner::new(
-        Tracker::new(NodeConfig::new(NODE)),
-        Box::new(Able(Arc::clone(&algorithms))),
-        RunnerConfig::default(),
-        Arc::new((Listener(heard.clone()), ())),
-    );
-    let (inputs, receiver) = mpsc::channel(100);
-    let task = tokio::spawn(runner.run(receiver, pending()));
-    let running = Running { inputs, log: Arc::default(), task };
+    let running = start_able(NodeConfig::new(NODE));
     let asks = |n, lb_algorithm: &str| web(n).annotation("switchyard/lb-algorithm", lb_algorithm);
     running.list(&[asks(1, "maglev"), asks(2, "least-connections")]).await;
     pass(1).await;
@@ -99,7 +35,7 @@ async fn what_the_backend_cannot_do_is_in_the_report_and_reported_once() {
         service("odd", "10.0.0.9").port("", "TCP", 80).annotation("switchyard/lb-algorithm", "sed");
     running.apply(&[odd, asks(3, "never-queue")]).await;
     pass(10_000).await;
-    running.inputs.send(Input::Compare).await.unwrap();
+    running.send(Input::Compare).await;
     pass(10_000).await;
 
     let text = |lb_algorithm: &str| {
@@ -107,63 +43,53 @@ async fn what_the_backend_cannot_do_is_in_the_report_and_reported_once() {
             "`{lb_algorithm}` cannot be programmed in recorder mode; connections are spread by `random` instead"
         )
     };
-    let heard = heard.lock().unwrap();
+    let log = running.log.lock().unwrap();
     let (second, third) =
         (degraded("s2", &text("least-connections")), degraded("s3", &text("never-queue")));
     assert_eq!(
-        heard.syncs,
+        log.degraded,
         [
-            (vec![second.clone()], 0, 1),
-            (vec![degraded("odd", "odd"), third.clone()], 1, 2),
-            (vec![second, third], 0, 2),
+            (vec![second.clone()], 0, PerFamily { v4: 1, v6: 0 }),
+            (vec![degraded("odd", "odd"), third.clone()], 1, PerFamily { v4: 2, v6: 0 }),
+            (vec![second, third], 0, PerFamily { v4: 2, v6: 0 }),
         ]
     );
-    assert_eq!(heard.replaced, [""; 0]);
+    assert_eq!(log.replaced_defaults, [""; 0]);
     let problem = |service: &str, text| {
         format!("Service ns/{service}: metadata.annotations[switchyard/lb-algorithm]: {text}")
     };
-    let [first, invalid, last] = heard.problems.as_slice() else { panic!("{:?}", heard.problems) };
+    let [first, invalid, last] = log.rejected.as_slice() else { panic!("{:?}", log.rejected) };
     assert_eq!(*first, problem("s2", text("least-connections")));
     assert!(invalid.starts_with("Service ns/odd: "), "{invalid}");
     assert_eq!(*last, problem("s3", text("never-queue")));
-    let mut used = algorithms.lock().unwrap().clone();
+    let mut used: Vec<_> = log.programmed.iter().map(|(_, port)| port.lb_algorithm).collect();
     used.sort_unstable();
-    assert_eq!(
-        used,
-        [LbAlgorithm::Random, LbAlgorithm::Random, LbAlgorithm::Random, LbAlgorithm::Maglev]
-    );
-    running.task.abort();
+    use LbAlgorithm::{Maglev, Random};
+    assert_eq!(used, [Random, Random, Random, Maglev]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_default_that_cannot_be_programmed_is_reported_once() {
-    let heard = Arc::new(Mutex::new(Heard::default()));
     let config = |lb_algorithm| {
         let mut config = NodeConfig::new(NODE);
         config.lb_algorithm = Some(lb_algorithm);
         config
     };
-    let runner = Runner::new(
-        Tracker::new(config(LbAlgorithm::SourceHash)),
-        Box::new(Able(Arc::default())),
-        RunnerConfig::default(),
-        Arc::new((Listener(heard.clone()), ())),
-    );
-    let (inputs, receiver) = mpsc::channel(100);
-    let task = tokio::spawn(runner.run(receiver, pending()));
-    let running = Running { inputs, log: Arc::default(), task };
+    let running = start_able(config(LbAlgorithm::SourceHash));
     running.list(&[web(1), web(2)]).await;
     pass(10_000).await;
     running.apply(&[web(3)]).await;
     pass(10_000).await;
-    assert_eq!(heard.lock().unwrap().replaced, ["recorder: source-hash -> maglev"]);
+    assert_eq!(running.log.lock().unwrap().replaced_defaults, ["recorder: source-hash -> maglev"]);
     for lb_algorithm in [LbAlgorithm::Maglev, LbAlgorithm::RoundRobin] {
-        running.inputs.send(Input::Node(config(lb_algorithm))).await.unwrap();
+        running.send(Input::Node(config(lb_algorithm))).await;
         pass(10_000).await;
     }
-    let heard = heard.lock().unwrap();
-    assert_eq!(heard.replaced[1..], ["recorder: round-robin -> random"]);
-    assert_eq!(heard.problems, [""; 0]);
-    assert!(heard.syncs.iter().all(|(degraded, _, count)| degraded.is_empty() && *count == 0));
-    running.task.abort();
+    let log = running.log.lock().unwrap();
+    assert_eq!(log.replaced_defaults[1..], ["recorder: round-robin -> random"]);
+    assert_eq!(log.rejected, [""; 0]);
+    let is_fine = |(degraded, _, count): &(Vec<_>, _, _)| {
+        degraded.is_empty() && *count == PerFamily::default()
+    };
+    assert!(log.degraded.iter().all(is_fine));
 }

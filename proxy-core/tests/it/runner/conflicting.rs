@@ -25,16 +25,13 @@ impl Backend for Stubborn {
 
 #[tokio::test(start_paused = true)]
 async fn conflicting_backends_go_after_the_first_success_and_are_tried_again_without_changes() {
-    let log = Arc::new(Mutex::new(Log { outcomes: [false].into(), ..Log::default() }));
-    let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
-    let tracker = Tracker::new(NodeConfig::new(NODE));
-    let config = RunnerConfig::default();
     let stubborn = Arc::new(Stubborn(AtomicU32::new(0)));
-    let runner =
-        Runner::new(tracker, proxier, config, watcher(&log)).replacing(vec![stubborn.clone()]);
-    let (inputs, receiver) = mpsc::channel(8);
-    let task = tokio::spawn(runner.run(receiver, pending()));
-    let running = Running { inputs, log, task };
+    let leftovers: Vec<Arc<dyn Backend>> = vec![stubborn.clone()];
+    let running = start_runner(
+        RunnerConfig::default(),
+        |log, _| log.outcomes = [false].into(),
+        |runner| runner.replacing(leftovers),
+    );
     let attempts = || stubborn.0.load(Ordering::SeqCst);
     running.list(&[web(1)]).await;
     pass(100).await;

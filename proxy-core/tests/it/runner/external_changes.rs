@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn changed() -> Input {
-    Input::ExternallyChanged(ExternalChange::Changed { by: None })
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_disturbance_is_compared_at_once_and_then_once_a_second() {
     let running = start_with(Pace::Fixed(Duration::ZERO), |log, _| {
@@ -14,7 +10,7 @@ async fn a_disturbance_is_compared_at_once_and_then_once_a_second() {
     running.list(&[web(1)]).await;
     pass(10_000).await;
     for _ in 0..20 {
-        running.inputs.send(changed()).await.unwrap();
+        running.send(changed()).await;
         pass(100).await;
     }
     pass(10_000).await;
@@ -24,9 +20,9 @@ async fn a_disturbance_is_compared_at_once_and_then_once_a_second() {
     assert_eq!(running.log.lock().unwrap().comparisons, 3);
     // Resyncs that take long are as far apart as they take.
     running.log.lock().unwrap().takes = Duration::from_secs(8);
-    running.inputs.send(changed()).await.unwrap();
+    running.send(changed()).await;
     pass(100).await;
-    running.inputs.send(changed()).await.unwrap();
+    running.send(changed()).await;
     pass(60_000).await;
     assert_eq!(running.times()[4..], [22_000, 38_000]);
 }
@@ -39,15 +35,15 @@ async fn a_suspicion_waits_for_its_share_of_the_time() {
     running.list(&[web(1)]).await;
     pass(5_000).await;
     let suspected = || Input::ExternallyChanged(ExternalChange::Suspected);
-    running.inputs.send(suspected()).await.unwrap();
+    running.send(suspected()).await;
     pass(55_000).await;
     assert_eq!(running.times(), [0, 51_000], "a fiftieth of the time");
     let reported = || running.log.lock().unwrap().comparisons;
     assert_eq!(reported(), 0, "what is programmed may be as it was");
     // What is sure does not wait for what is suspected, and is enough for both.
-    running.inputs.send(suspected()).await.unwrap();
+    running.send(suspected()).await;
     pass(1).await;
-    running.inputs.send(changed()).await.unwrap();
+    running.send(changed()).await;
     pass(200_000).await;
     assert_eq!(running.times()[2..], [60_001]);
     assert_eq!(reported(), 1, "a change is reported, though a suspicion came first");

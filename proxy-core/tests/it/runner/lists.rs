@@ -22,9 +22,7 @@ fn endpoints(n: u8) -> Builder {
 
 impl Running {
     async fn list_slices(&self, services: std::ops::Range<u8>) {
-        let objects = services.map(|n| endpoints(n).object()).collect();
-        let kind = Kind::EndpointSlice;
-        self.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
+        self.send(list(Kind::EndpointSlice, services.map(endpoints))).await;
     }
 
     /// The Service ports of syncs but the first one, and when.
@@ -67,7 +65,7 @@ async fn a_removal_is_synced_before_the_rest_of_a_list() {
         })
     };
     for query in [count().after_lists(), count()] {
-        running.inputs.send(Input::Query(query)).await.unwrap();
+        running.send(Input::Query(query)).await;
     }
     assert_eq!([answers.recv().await, answers.recv().await], [Some(5), Some(3)]);
     pass(2_000).await;
@@ -101,9 +99,7 @@ async fn a_service_has_endpoints_while_a_list_replaces_its_slices() {
         let slice = slice(&format!("s{n}"), "2").port("", "TCP", 80);
         slice.endpoint(endpoint(&format!("10.1.1.{n}"), NODE))
     };
-    let objects = [endpoints(3), renamed(2), renamed(1)].map(|slice| slice.object()).into();
-    let kind = Kind::EndpointSlice;
-    running.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
+    running.send(list(Kind::EndpointSlice, [endpoints(3), renamed(2), renamed(1)])).await;
     pass(2_000).await;
     let parts = running.parts();
     let ports: Vec<_> = parts[synced..].iter().map(|(_, ports)| ports.as_str()).collect();
@@ -121,8 +117,7 @@ impl Running {
         let synced = running.asked().len();
         for (kind, builders) in [(Kind::Service, services), (Kind::EndpointSlice, slices)] {
             if !builders.is_empty() {
-                let objects = builders.iter().map(Builder::object).collect();
-                running.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
+                running.send(list(kind, builders)).await;
             }
         }
         pass(50).await;

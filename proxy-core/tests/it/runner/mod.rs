@@ -12,6 +12,7 @@ mod syncs;
 
 use std::{
     collections::{BTreeSet, VecDeque},
+    convert::identity,
     future::pending,
     sync::{
         Arc, Mutex,
@@ -23,10 +24,15 @@ use std::{
 use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
+    model::PerFamily,
     objects::{Event, Kind},
-    proxier::{Backend, ExternalChange, Mode, Probed, Profile, Proxier, ProxierError, SyncReport},
-    runner::{EngineEvent, Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
-    testing::{Builder, NODE, endpoint, node, service, slice},
+    proxier::{
+        Backend, Capabilities, DegradedPort, ExternalChange, Mode, Probed, Profile, Proxier,
+        ProxierError, SyncReport,
+    },
+    runner::{EngineEvent, Input, Pace, Runner, RunnerConfig, SyncOutcome},
+    state::ResolvedServicePort,
+    testing::{Builder, NODE, endpoint, list, node, service, slice},
     track::Tracker,
     transition::Transition,
 };
@@ -81,6 +87,15 @@ struct Log {
     /// The requeue delays of the next successful syncs; after them, none asks to be revisited.
     revisits: VecDeque<Option<Duration>>,
     asks_to_be_revisited: bool,
+    capabilities: Capabilities,
+    /// The Service that the backend cannot serve as asked.
+    degrades: &'static str,
+    /// The Service ports that were programmed, and when.
+    programmed: Vec<(u128, Arc<ResolvedServicePort>)>,
+    /// The degraded ports of each sync, how many of them by the backend, and the number of those
+    /// that do not get what they ask for.
+    degraded: Vec<(Vec<DegradedPort>, usize, PerFamily<usize>)>,
+    replaced_defaults: Vec<String>,
 }
 
 struct Recorder {
@@ -91,15 +106,25 @@ struct Recorder {
 #[async_trait]
 impl Proxier for Recorder {
     fn profile(&self) -> Profile {
-        let most_listed = self.log.lock().unwrap().most_listed.unwrap_or(usize::MAX);
-        Profile { most_listed, ..Profile::new(RECORDER) }
+        let log = self.log.lock().unwrap();
+        let most_listed = log.most_listed.unwrap_or(usize::MAX);
+        Profile { most_listed, capabilities: log.capabilities, ..Profile::new(RECORDER) }
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        let (takes, succeeds, requeue_after) = {
+        let mut report = SyncReport::default();
+        let (takes, succeeds) = {
             let mut log = self.log.lock().unwrap();
+            let at = self.start.elapsed().as_millis();
+            for port in change.ports().filter_map(|change| change.after) {
+                log.programmed.push((at, port.clone()));
+                if *port.id.name.service.name == *log.degrades {
+                    let (port, reason) = (port.id.clone(), "odd".to_owned());
+                    report.degraded.push(DegradedPort { port, reason });
+                }
+            }
             log.asked.push(Asked {
-                at: self.start.elapsed().as_millis(),
+                at,
                 ports: change.ports().map(|port| port.id.name.to_string()).collect(),
                 is_full: change.is_resync(),
                 size: change.after().service_ports.len(),
@@ -110,16 +135,14 @@ impl Proxier for Recorder {
             });
             log.served.push(served.collect());
             let succeeds = log.outcomes.pop_front().unwrap_or(true);
-            let requeue_after = succeeds.then(|| log.revisits.pop_front()).flatten().flatten();
-            log.asks_to_be_revisited |= requeue_after.is_some();
-            (log.takes, succeeds, requeue_after)
+            report.requeue_after = succeeds.then(|| log.revisits.pop_front()).flatten().flatten();
+            log.asks_to_be_revisited |= report.requeue_after.is_some();
+            (log.takes, succeeds)
         };
         sleep(takes).await;
         match succeeds {
             true => {
-                let mut report = SyncReport::default();
                 report.added = 7;
-                report.requeue_after = requeue_after;
                 Ok(report)
             }
             false => Err(ProxierError::backend(RECORDER, "no", "never")),
@@ -137,6 +160,9 @@ impl Log {
             EngineEvent::Rejected(problem) => self.rejected.push(problem.to_string()),
             EngineEvent::Received(Event::Apply(object)) => self.changed.push(object.key().kind),
             EngineEvent::Received(Event::Delete(key)) => self.changed.push(key.kind),
+            EngineEvent::DefaultAlgorithmReplaced { mode, asked, used } => {
+                self.replaced_defaults.push(format!("{mode}: {asked} -> {used}"));
+            }
             EngineEvent::ResyncRequested => self.comparisons += 1,
             EngineEvent::LeftoversStay { mode, error } => {
                 self.stays.push(format!("{mode} {error}"));
@@ -145,6 +171,9 @@ impl Log {
             EngineEvent::Synced(outcome) => {
                 let SyncOutcome { change, report, .. } = outcome;
                 assert_eq!(report.added, 7);
+                let own = outcome.degraded_by_backend;
+                assert_eq!(*own, report.degraded[..own.len()]);
+                self.degraded.push((report.degraded.clone(), own.len(), outcome.unsupported));
                 assert!(change.ports().len() <= change.after().service_ports.len() + 1);
                 self.told.push(Told {
                     duration: outcome.duration,
@@ -167,12 +196,6 @@ impl Log {
     }
 }
 
-/// An observer that writes into a log.
-fn watcher(log: &Arc<Mutex<Log>>) -> Arc<dyn Observer> {
-    let log = log.clone();
-    Arc::new(move |event: &EngineEvent<'_>| log.lock().unwrap().note(event))
-}
-
 /// A runner on a task, and what it does.
 struct Running {
     inputs: Sender<Input>,
@@ -185,21 +208,34 @@ fn start(pace: Pace) -> Running {
 }
 
 fn start_with(pace: Pace, prepare: impl FnOnce(&mut Log, &mut Tracker)) -> Running {
+    let mut config = RunnerConfig::default();
+    config.pace = pace;
+    start_runner(config, prepare, identity)
+}
+
+fn start_runner(
+    config: RunnerConfig,
+    prepare: impl FnOnce(&mut Log, &mut Tracker),
+    adapt: impl FnOnce(Runner) -> Runner,
+) -> Running {
     let log = Arc::new(Mutex::new(Log::default()));
     let mut tracker = Tracker::new(NodeConfig::new(NODE));
     prepare(&mut log.lock().unwrap(), &mut tracker);
     let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
-    let mut config = RunnerConfig::default();
-    config.pace = pace;
-
-    let runner = Runner::new(tracker, proxier, config, watcher(&log));
-    let (inputs, receiver) = mpsc::channel(10_000);
-    Running { inputs, log, task: tokio::spawn(runner.run(receiver, pending())) }
+    let watched = log.clone();
+    let observer = move |event: &EngineEvent<'_>| watched.lock().unwrap().note(event);
+    Running::new(adapt(Runner::new(tracker, proxier, config, Arc::new(observer))), log)
 }
 
 impl Running {
-    async fn send(&self, event: Event) {
-        self.inputs.send(Input::Event(event)).await.unwrap();
+    /// Starts a runner.
+    fn new(runner: Runner, log: Arc<Mutex<Log>>) -> Self {
+        let (inputs, receiver) = mpsc::channel(10_000);
+        Self { inputs, log, task: tokio::spawn(runner.run(receiver, pending())) }
+    }
+
+    async fn send(&self, input: impl Into<Input>) {
+        self.inputs.send(input.into()).await.unwrap();
     }
 
     async fn apply(&self, builders: &[Builder]) {
@@ -210,10 +246,8 @@ impl Running {
 
     /// Lists Services and slices, so that syncs begin.
     async fn list(&self, services: &[Builder]) {
-        for (kind, builders) in [(Kind::Service, services), (Kind::EndpointSlice, &[])] {
-            let objects = builders.iter().map(Builder::object).collect();
-            self.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
-        }
+        self.send(list(Kind::Service, services)).await;
+        self.send(list(Kind::EndpointSlice, &[] as &[Builder])).await;
     }
 
     fn asked(&self) -> Vec<Asked> {
@@ -239,3 +273,7 @@ async fn pass(millis: u64) {
 }
 
 const SECOND: Pace = Pace::Fixed(Duration::from_secs(1));
+
+fn changed() -> Input {
+    Input::ExternallyChanged(ExternalChange::Changed { by: None })
+}

@@ -1,12 +1,9 @@
 //! Parts that a backend names as refused are withheld, so that all else is synced at once, and is
 //! tried again with growing delays.
 
-use std::{collections::HashSet, convert::identity};
+use std::collections::HashSet;
 
-use switchyard_core::{
-    model::{IpFamily, PerFamily},
-    proxier::{DegradedPort, RefusedParts},
-};
+use switchyard_core::{model::IpFamily, proxier::RefusedParts};
 
 use super::*;
 
@@ -128,9 +125,7 @@ pub(super) fn start_refusing(
         config,
         Arc::new(move |event: &EngineEvent<'_>| watched.lock().unwrap().note(event)),
     );
-    let (inputs, receiver) = mpsc::channel(100);
-    let task = tokio::spawn(prepare(runner).run(receiver, pending()));
-    (Running { inputs, log: Arc::default(), task }, seen)
+    (Running::new(prepare(runner), Arc::default()), seen)
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +171,7 @@ async fn each_refused_port_gets_its_turn_and_all_come_back_soon() {
     let (running, seen) = start_refusing(|seen| seen.refuse(names.clone()), identity);
     let mut config = RunnerConfig::default();
     config.pace = Pace::Fixed(Duration::from_secs(10));
-    running.inputs.send(Input::Timing(config)).await.unwrap();
+    running.send(Input::Timing(config)).await;
     running.list(&services(&names)).await;
     pass(100_000).await;
     // Eight in ten seconds, so that the last one has to wait for all others.
@@ -363,8 +358,7 @@ async fn a_change_of_another_program_hastens_a_family() {
     running.list(&[web(1)]).await;
     pass(20_000).await;
     seen.lock().unwrap().refuses_family = false;
-    let by = Some("a firewall".to_owned());
-    running.inputs.send(Input::ExternallyChanged(ExternalChange::Changed { by })).await.unwrap();
+    running.send(changed()).await;
     pass(1_500).await;
     assert_eq!(seen.lock().unwrap().modes.last(), Some(&(true, true)), "before 25.4 s");
 }
@@ -374,12 +368,7 @@ async fn constant_changes_of_another_program_do_not_keep_up_a_fast_pace() {
     let (running, seen) = start_refusing(|seen| seen.refuses_family = true, identity);
     running.list(&[web(1)]).await;
     for _ in 0..400 {
-        let by = Some("a firewall".to_owned());
-        running
-            .inputs
-            .send(Input::ExternallyChanged(ExternalChange::Changed { by }))
-            .await
-            .unwrap();
+        running.send(changed()).await;
         pass(1_000).await;
     }
     let seen = seen.lock().unwrap();

@@ -60,13 +60,13 @@ async fn what_changes_nothing_hastens_no_retry() {
     pass(13_000).await;
     for _ in 0..100 {
         running.apply(&[web(2), node(NODE, "192.0.2.1")]).await;
-        running.inputs.send(Input::InterfaceAddresses(Vec::new())).await.unwrap();
+        running.send(Input::InterfaceAddresses(Vec::new())).await;
         pass(100).await;
     }
     assert_eq!(running.times().last(), Some(&13_600));
     pass(2_500).await;
     assert_eq!(running.times().last(), Some(&26_400));
-    running.inputs.send(Input::Compare).await.unwrap();
+    running.send(Input::Compare).await;
     pass(1_100).await;
     assert_eq!(running.times().last(), Some(&27_500), "asked for");
 }

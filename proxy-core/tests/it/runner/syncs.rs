@@ -6,16 +6,13 @@ use super::*;
 async fn nothing_is_synced_before_the_lists_are_there() {
     let running = start(SECOND);
     running.apply(&[web(1)]).await;
-    running.inputs.send(Input::Compare).await.unwrap();
+    running.send(Input::Compare).await;
     pass(10_000).await;
-    let objects = vec![web(1).object()];
-    let kind = Kind::Service;
-    running.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
+    running.send(list(Kind::Service, [web(1)])).await;
     pass(10_000).await;
     assert_eq!(running.asked(), []);
     assert_eq!(running.log.lock().unwrap().requested, 0);
-    let kind = Kind::EndpointSlice;
-    running.send(Event::Replace { kind, objects: Vec::new(), malformed: Vec::new() }).await;
+    running.send(list(Kind::EndpointSlice, &[] as &[Builder])).await;
     pass(1).await;
     let first = Asked { at: 20_000, ports: vec!["ns/s1".to_owned()], is_full: true, size: 1 };
     assert_eq!(running.asked(), [first]);
@@ -101,7 +98,7 @@ async fn a_full_sync_is_made_on_a_period() {
     // Nothing asked for it but the period.
     assert_eq!(running.told()[2].latency, None);
     // A resync is full too, and starts the period anew.
-    running.inputs.send(Input::Compare).await.unwrap();
+    running.send(Input::Compare).await;
     pass(3_600_600).await;
     assert_eq!(running.times()[3..], [3_601_000, 7_201_000]);
 }
@@ -111,11 +108,7 @@ async fn interface_addresses_and_the_node_are_taken_in() {
     let running = start(SECOND);
     running.list(&[]).await;
     pass(2_000).await;
-    running
-        .inputs
-        .send(Input::InterfaceAddresses(vec!["192.0.2.1".parse().unwrap()]))
-        .await
-        .unwrap();
+    running.send(Input::InterfaceAddresses(vec!["192.0.2.1".parse().unwrap()])).await;
     pass(2_000).await;
     assert_eq!(running.times(), [0], "no nodePortAddresses: they do not matter");
     running.apply(&[node("node-1", "192.0.2.1")]).await;
@@ -137,13 +130,13 @@ async fn another_configuration_of_the_node_is_a_sync_of_what_differs() {
     running.list(&[web(1), shop]).await;
     pass(2_000).await;
     let same = NodeConfig::new(NODE);
-    running.inputs.send(Input::Node(same.clone())).await.unwrap();
+    running.send(Input::Node(same.clone())).await;
     pass(2_000).await;
     assert_eq!(running.times(), [0], "nothing differs");
     let mut gated = same;
     gated.external_ips = false;
 
-    running.inputs.send(Input::Node(gated)).await.unwrap();
+    running.send(Input::Node(gated)).await;
     pass(2_000).await;
     let second = Asked { at: 4_000, ports: vec!["ns/s2".to_owned()], is_full: false, size: 2 };
     assert_eq!(running.asked()[1..], [second]);
@@ -161,19 +154,17 @@ async fn other_times_count_for_what_waits_already() {
     let mut config = RunnerConfig::default();
     config.pace = SECOND;
 
-    running.inputs.send(Input::Timing(config)).await.unwrap();
+    running.send(Input::Timing(config)).await;
     pass(2_000).await;
     assert_eq!(running.times(), [0, 12_000]);
     // And a longer pace from the next sync on.
     running
-        .inputs
         .send(Input::Timing({
             let mut made = config;
             made.pace = hour;
             made
         }))
-        .await
-        .unwrap();
+        .await;
     running.apply(&[web(3), web(4)]).await;
     pass(1_000).await;
     assert_eq!(running.times(), [0, 12_000, 13_000]);
@@ -192,7 +183,7 @@ async fn other_times_count_for_what_waits_already() {
     config.longest_retry = short;
     config.pace = Pace::Fixed(Duration::ZERO);
 
-    running.inputs.send(Input::Timing(config)).await.unwrap();
+    running.send(Input::Timing(config)).await;
     pass(2_100).await;
     let times = running.times();
     assert_eq!(times[times.len() - 4..], [14_500, 15_000, 15_500, 16_000]);
@@ -248,11 +239,8 @@ async fn it_ends_when_the_inputs_do_and_gives_the_backend_back() {
 #[tokio::test(start_paused = true)]
 async fn a_tracker_that_knows_a_cluster_is_synced_without_being_told_more() {
     let running = start_with(SECOND, |_, tracker| {
-        for (kind, objects) in
-            [(Kind::Service, vec![web(1).object()]), (Kind::EndpointSlice, Vec::new())]
-        {
-            tracker.apply(Event::Replace { kind, objects, malformed: Vec::new() });
-        }
+        tracker.apply(list(Kind::Service, [web(1)]));
+        tracker.apply(Event::Listed(Kind::EndpointSlice));
     });
     pass(1).await;
     assert_eq!(running.asked().len(), 1);
@@ -263,13 +251,8 @@ async fn a_tracker_that_knows_a_cluster_is_synced_without_being_told_more() {
 #[tokio::test(start_paused = true)]
 async fn what_is_watched_is_compared_once_a_day() {
     for (is_watched, hours, comparisons) in [(false, 3, 3), (true, 20, 1), (true, 29, 2)] {
-        let log = Arc::new(Mutex::new(Log::default()));
-        let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
-        let tracker = Tracker::new(NodeConfig::new(NODE));
-        let (inputs, receiver) = mpsc::channel(8);
-        let runner = Runner::new(tracker, proxier, RunnerConfig::default(), Arc::new(()));
-        let task = tokio::spawn(runner.watched(is_watched).run(receiver, pending()));
-        let running = Running { inputs, log, task };
+        let watched = |runner: Runner| runner.watched(is_watched);
+        let running = start_runner(RunnerConfig::default(), |_, _| {}, watched);
         running.list(&[web(1)]).await;
         pass((hours * 3600 - 1800) * 1000).await;
         running.apply(&[web(2)]).await;
@@ -282,19 +265,13 @@ async fn what_is_watched_is_compared_once_a_day() {
 
 #[tokio::test(start_paused = true)]
 async fn periods_may_be_endless() {
-    let log = Arc::new(Mutex::new(Log::default()));
     let mut config = RunnerConfig::default();
     config.pace = Pace::Fixed(Duration::MAX);
     config.longest_retry = Duration::MAX;
     config.full_period = Duration::MAX;
     config.resync_at_most_every = Duration::MAX;
     config.suspect_at_most_every = Duration::MAX;
-    let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
-    let tracker = Tracker::new(NodeConfig::new(NODE));
-    let (inputs, receiver) = mpsc::channel(8);
-    let runner = Runner::new(tracker, proxier, config, Arc::new(()));
-    let task = tokio::spawn(runner.run(receiver, pending()));
-    let running = Running { inputs, log, task };
+    let running = start_runner(config, |_, _| {}, identity);
     running.list(&[web(1)]).await;
     pass(100_000).await;
     assert_eq!(running.asked().len(), 1);
