@@ -150,6 +150,11 @@ impl ObjectKey {
         };
         Self { kind, namespace, name: metadata.name.clone() }
     }
+
+    /// The key of an object of the cluster, such as a Node.
+    pub(crate) fn of_cluster(kind: Kind, name: &str) -> Self {
+        Self { kind, namespace: String::new(), name: name.to_owned() }
+    }
 }
 
 impl fmt::Display for ObjectKey {

@@ -9,7 +9,7 @@ use super::{
     names,
     problem::Problems,
     proxy_protocol, slow_start,
-    values::{clip, is_never_shared, is_special, port_number},
+    values::{clip, is_never_shared, is_special, parse_port, parse_protocol},
 };
 use crate::{
     model::{
@@ -147,25 +147,14 @@ impl Service {
                 problems,
             ),
             health_check: if external_local && spec.kind == "LoadBalancer" {
-                parse_health_check(spec.health_check_node_port, problems)
+                let field = || "spec.healthCheckNodePort".to_owned();
+                let consequence = "load balancers cannot ask for its health";
+                parse_port(spec.health_check_node_port, field, consequence, problems)
             } else {
                 None
             },
         })
     }
-}
-
-fn parse_health_check(number: i64, problems: &mut Problems) -> Option<u16> {
-    let port = port_number(number);
-    if port.is_none() {
-        problems.add(
-            "spec.healthCheckNodePort",
-            format_args!(
-                "{number} is not within 1 and 65535; load balancers cannot ask for its health"
-            ),
-        );
-    }
-    port
 }
 
 fn is_local(field: &str, policy: &str, problems: &mut Problems) -> bool {
@@ -335,35 +324,16 @@ fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> V
             problems.add(field("name"), format_args!("{reason}; the port is ignored"));
             continue;
         }
-        let Ok(protocol) = spec.protocol.parse::<Protocol>() else {
-            problems.add(
-                field("protocol"),
-                format_args!(
-                    "`{}` is not TCP, UDP or SCTP; the port is ignored",
-                    clip(&spec.protocol)
-                ),
-            );
+        let Some(protocol) = parse_protocol(&spec.protocol, || field("protocol"), problems) else {
             continue;
         };
-        let Some(port) = port_number(spec.port) else {
-            problems.add(
-                field("port"),
-                format_args!("{} is not within 1 and 65535; the port is ignored", spec.port),
-            );
+        let ignored = "the port is ignored";
+        let Some(port) = parse_port(spec.port, || field("port"), ignored, problems) else {
             continue;
         };
         let node_port = match spec.node_port {
             0 => None,
-            number => {
-                let parsed = port_number(number);
-                if parsed.is_none() {
-                    problems.add(
-                        field("nodePort"),
-                        format_args!("{number} is not within 1 and 65535; it is ignored"),
-                    );
-                }
-                parsed
-            }
+            number => parse_port(number, || field("nodePort"), "it is ignored", problems),
         };
         if ports.iter().any(|p| *p.name == *spec.name && p.protocol == protocol) {
             problems.add(

@@ -6,7 +6,7 @@ use super::{
     endpoint::{NodeHint, Place, SliceEndpoint, Zones},
     names,
     problem::Problems,
-    values::{clip, is_special, port_number},
+    values::{clip, is_special, parse_port, parse_protocol},
     weights,
 };
 use crate::{
@@ -116,23 +116,9 @@ impl SliceParser {
     ) -> Option<SlicePort> {
         let name = port.name.as_deref()?;
         let number = port.port.filter(|&number| number != 0)?;
-        let Ok(protocol) = port.protocol.parse::<Protocol>() else {
-            problems.add(
-                format!("ports[{i}].protocol"),
-                format_args!(
-                    "`{}` is not TCP, UDP or SCTP; the port is ignored",
-                    clip(&port.protocol)
-                ),
-            );
-            return None;
-        };
-        let Some(number) = port_number(number) else {
-            problems.add(
-                format!("ports[{i}].port"),
-                format_args!("{number} is not within 1 and 65535; the port is ignored"),
-            );
-            return None;
-        };
+        let field = |name: &str| format!("ports[{i}].{name}");
+        let protocol = parse_protocol(&port.protocol, || field("protocol"), problems)?;
+        let number = parse_port(number, || field("port"), "the port is ignored", problems)?;
         Some(SlicePort { name: self.names.intern(name), protocol, port: number })
     }
 

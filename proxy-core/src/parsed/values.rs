@@ -2,9 +2,38 @@
 
 use std::net::IpAddr;
 
-/// Returns the number as a port, or `None` if it is not within 1 and 65535.
-pub(crate) fn port_number(number: i64) -> Option<u16> {
-    u16::try_from(number).ok().filter(|&port| port != 0)
+use super::problem::Problems;
+use crate::model::Protocol;
+
+/// Returns the number as a port, or `None` if it is not within 1 and 65535, which is added to
+/// `problems` with what becomes of the field.
+pub(super) fn parse_port(
+    number: i64,
+    field: impl FnOnce() -> String,
+    consequence: &str,
+    problems: &mut Problems,
+) -> Option<u16> {
+    let port = u16::try_from(number).ok().filter(|&port| port != 0);
+    if port.is_none() {
+        problems.add(field(), format_args!("{number} is not within 1 and 65535; {consequence}"));
+    }
+    port
+}
+
+/// Parses the protocol of a port. Another one is added to `problems`.
+pub(super) fn parse_protocol(
+    text: &str,
+    field: impl FnOnce() -> String,
+    problems: &mut Problems,
+) -> Option<Protocol> {
+    let protocol = text.parse().ok();
+    if protocol.is_none() {
+        problems.add(
+            field(),
+            format_args!("`{}` is not TCP, UDP or SCTP; the port is ignored", clip(text)),
+        );
+    }
+    protocol
 }
 
 /// Whether the API refuses the address for external IPs and endpoints: such an address means

@@ -511,17 +511,13 @@ impl Tracker {
         match kind {
             Kind::Service => Box::new(self.services.keys().map(service_key)),
             Kind::EndpointSlice => Box::new(self.slices.keys()),
-            Kind::Node => Box::new(self.node_inputs.node.iter().map(move |_| ObjectKey {
-                kind,
-                namespace: String::new(),
-                name: self.config.node_name.clone(),
-            })),
+            Kind::Node => {
+                let node = self.node_inputs.node.iter();
+                Box::new(node.map(move |_| ObjectKey::of_cluster(kind, &self.config.node_name)))
+            }
             Kind::ServiceCidr => {
-                Box::new(self.node_inputs.service_cidrs.keys().map(move |name| ObjectKey {
-                    kind,
-                    namespace: String::new(),
-                    name: name.clone(),
-                }))
+                let names = self.node_inputs.service_cidrs.keys();
+                Box::new(names.map(move |name| ObjectKey::of_cluster(kind, name)))
             }
         }
     }

@@ -301,7 +301,7 @@ impl Tracker {
             let Some(refused) = self.leave_out_family(family, reason, now) else { continue };
             is_less = true;
             let reason = refused.reported.clone();
-            let key = self.node_key();
+            let key = ObjectKey::of_cluster(Kind::Node, &self.config.node_name);
             let mut found = Problems::with(key.clone(), Reason::Refused);
             found.add(
                 "",
@@ -454,17 +454,9 @@ impl Tracker {
             let is_tried = |refused: &mut RefusedFamily| refused.due.is_none();
             if self.withheld.families.get_mut(family).take_if(is_tried).is_some() {
                 tracing::info!(%family, "IP family no longer refused by the node");
-                let key = self.node_key();
+                let key = ObjectKey::of_cluster(Kind::Node, &self.config.node_name);
                 self.withheld.problems.replace(&key, Vec::new());
             }
-        }
-    }
-
-    fn node_key(&self) -> ObjectKey {
-        ObjectKey {
-            kind: Kind::Node,
-            namespace: String::new(),
-            name: self.config.node_name.clone(),
         }
     }
 }
