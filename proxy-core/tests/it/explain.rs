@@ -11,13 +11,13 @@ use switchyard_core::{
     objects::{Event, Kind},
     proxier::{Capabilities, Mode},
     testing::{
-        Builder, NODE, arbitrary_config, arbitrary_events, check_schema, endpoint, proptest_config,
-        service, service_cidr, slice,
+        Builder, NODE, arbitrary_config, arbitrary_events, check_schema, endpoint, node,
+        proptest_config, service, service_cidr, slice,
     },
     track::Tracker,
 };
 
-use crate::support::Cluster;
+use crate::support::{Cluster, hinted, leaving};
 
 const ELSEWHERE: &str = "node-2";
 
@@ -140,16 +140,11 @@ fn a_proxy_shows_clients_to_some_local_endpoints() {
 fn each_endpoint_that_is_left_out_has_its_reason() {
     let web = || service("web", "10.96.0.1").port("http", "TCP", 80);
     let ready = || slice("web", "a").port("http", "TCP", 8080).endpoint(endpoint("10.1.0.1", NODE));
-    let hinted = |ip: &str, zone: &str| {
-        let mut made = endpoint(ip, ELSEWHERE);
-        made["hints"] = json!({"forZones": [{"name": zone}]});
-        made
-    };
-    let zoned = testing_node("zone-1");
+    let zoned = node(NODE, "192.168.10.1").label("topology.kubernetes.io/zone", "zone-1");
     let two_zones = slice("web", "a")
         .port("http", "TCP", 8080)
-        .endpoint(hinted("10.1.0.1", "zone-1"))
-        .endpoint(hinted("10.1.0.9", "zone-2"));
+        .endpoint(hinted(1, ELSEWHERE, &["zone-1"], &[]))
+        .endpoint(hinted(9, ELSEWHERE, &["zone-2"], &[]));
     let lacks_port =
         slice("web", "b").port("web", "TCP", 8080).endpoint(endpoint("10.1.0.9", NODE));
     let of_v6 = slice("web", "b")
@@ -165,7 +160,7 @@ fn each_endpoint_that_is_left_out_has_its_reason() {
             "SWY0111",
         ),
         (
-            vec![left_out(json!({"ready": false, "serving": true, "terminating": true}))],
+            vec![ready().endpoint(leaving(endpoint("10.1.0.9", ELSEWHERE)))],
             "while others are ready",
             "SWY0111",
         ),
@@ -195,13 +190,9 @@ fn each_endpoint_that_is_left_out_has_its_reason() {
     assert_eq!((codes(&answer), answer.verdict), (vec!["SWY0113".to_owned()], Verdict::Serves));
     let last = slice("web", "a")
         .port("http", "TCP", 8080)
-        .endpoint(with(json!({"ready": false, "serving": true, "terminating": true})));
+        .endpoint(leaving(endpoint("10.1.0.9", ELSEWHERE)));
     let answer = ask(&cluster([&web(), &last]), "ns/web");
     assert_eq!((codes(&answer), answer.verdict), (vec!["SWY0117!".to_owned()], Verdict::Impaired));
-}
-
-fn testing_node(zone: &str) -> Builder {
-    switchyard_core::testing::node(NODE, "192.168.10.1").label("topology.kubernetes.io/zone", zone)
 }
 
 #[test]

@@ -10,7 +10,7 @@ use switchyard_core::{
     testing::{Builder, NAMESPACE, endpoint, service, slice},
 };
 
-use crate::support::{Cluster, fields};
+use crate::support::{Cluster, fields, in_state, leaving};
 
 fn balanced(ips: &str) -> Builder {
     service("web", ips)
@@ -24,11 +24,6 @@ fn balanced(ips: &str) -> Builder {
 fn of_web(suffix: &str, port: &str, protocol: &str, endpoints: &[Value]) -> Builder {
     let slice = slice("web", suffix).port(port, protocol, 8080);
     endpoints.iter().fold(slice, |slice, endpoint| slice.endpoint(endpoint.clone()))
-}
-
-fn conditions(mut endpoint: Value, ready: bool, terminating: bool) -> Value {
-    endpoint["conditions"] = json!({"ready": ready, "serving": true, "terminating": terminating});
-    endpoint
 }
 
 /// Port and counts.
@@ -57,8 +52,8 @@ fn ready_local_endpoints_count_once_over_all_ports() {
         "http",
         "TCP",
         &[
-            conditions(here("10.1.0.1"), false, true),
-            conditions(here("10.1.0.4"), false, false),
+            leaving(here("10.1.0.1")),
+            in_state(here("10.1.0.4"), false, true, false),
             endpoint("10.1.2.1", "node-2"),
         ],
     )]);
@@ -105,8 +100,7 @@ fn a_count_that_changes_alone_is_news() {
     let mut cluster = Cluster::new();
     let local = of_web("1", "http", "TCP", &[endpoint("10.1.0.1", "node-1")]);
     // Nothing but cluster IPs, and no local pool: what is programmed stays the same.
-    let not_ready =
-        of_web("1", "http", "TCP", &[conditions(endpoint("10.1.0.1", "node-1"), false, true)]);
+    let not_ready = of_web("1", "http", "TCP", &[leaving(endpoint("10.1.0.1", "node-1"))]);
     let only_cluster_ip = balanced("10.0.0.1").set(
         "spec.ports",
         json!([

@@ -10,20 +10,15 @@ use switchyard_core::{
     track::{Problem, Reason},
 };
 
-use crate::support::{Cluster, id_of};
+use crate::support::{Cluster, id_of, slice_of_web, web};
 
 const LB_ALGORITHM: &str = "switchyard/lb-algorithm";
 const CILIUM: &str = "service.cilium.io/lb-algorithm";
 const CALICO: &str = "lb.projectcalico.org/external-traffic-strategy";
 const KUBE_ROUTER: &str = "kube-router.io/service.scheduler";
 
-fn web() -> Builder {
-    service("web", "10.0.0.1").port("", "TCP", 80)
-}
-
 fn endpoints(count: u8) -> Builder {
-    let made = slice("web", "1").port("", "TCP", 8080);
-    (1..=count).fold(made, |made, n| made.endpoint(endpoint(&format!("10.1.0.{n}"), NODE)))
+    slice_of_web("1", 1..=count)
 }
 
 fn everything() -> Capabilities {

@@ -7,7 +7,7 @@ use switchyard_core::{
     testing::{Builder, endpoint, service, slice},
 };
 
-use crate::support::{Cluster, pool};
+use crate::support::{Cluster, leaving, pool};
 
 /// The endpoints that exist.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -179,8 +179,7 @@ fn the_external_policy_needs_a_type_that_has_one() {
 
 #[test]
 fn endpoints_that_only_terminate_still_serve_every_policy() {
-    let mut leaving = endpoint("10.1.0.2", "node-2");
-    leaving["conditions"] = json!({"ready": false, "serving": true, "terminating": true});
+    let leaving = leaving(endpoint("10.1.0.2", "node-2"));
     let mut cluster = Cluster::new();
     let slice = slice("web", "1").port("", "TCP", 8080).endpoint(leaving);
     cluster.apply(&[web(true, true).node_port(30080), slice]);

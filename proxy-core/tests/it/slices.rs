@@ -6,14 +6,10 @@ use switchyard_core::{
     testing::{Builder, endpoint, service, slice},
 };
 
-use crate::support::{Cluster, fields, id_of, pool};
+use crate::support::{Cluster, fields, id_of, pool, web};
 
 const HERE: &str = "node-1";
 const THERE: &str = "node-2";
-
-fn web() -> Builder {
-    service("web", "10.0.0.1").port("", "TCP", 80)
-}
 
 fn of_web(suffix: &str) -> Builder {
     slice("web", suffix).port("", "TCP", 8080)

@@ -4,25 +4,20 @@ use std::time::{Duration, Instant};
 
 use switchyard_core::{
     proxier::{Capabilities, Mode},
-    testing::{Builder, NODE, endpoint, service, slice},
+    testing::{Builder, service},
     track::Reason,
 };
 
-use crate::support::{Cluster, fields, pool};
+use crate::support::{Cluster, fields, pool, slice_of_web, web};
 
 const SLOW_START: &str = "switchyard/slow-start";
-
-fn web() -> Builder {
-    service("web", "10.0.0.1").port("", "TCP", 80)
-}
 
 fn asking() -> Builder {
     web().annotation(SLOW_START, "100s")
 }
 
 fn endpoints(last: &[u8]) -> Builder {
-    let made = slice("web", "a").port("", "TCP", 80);
-    last.iter().fold(made, |made, n| made.endpoint(endpoint(&format!("10.1.0.{n}"), NODE)))
+    slice_of_web("a", last.iter().copied())
 }
 
 /// A cluster with a clock, which starts at 0 seconds.
@@ -160,7 +155,7 @@ fn an_endpoint_that_gets_a_weight_is_new() {
 fn it_ends_with_the_annotation_or_the_service() {
     let mut web = Clocked::new();
     web.at(0, &[asking(), endpoints(&[1])]).at(0, &[endpoints(&[1, 2])]);
-    web.at(5, &[self::web()]);
+    web.at(5, &[crate::support::web()]);
     assert_eq!((web.shares().as_str(), web.next()), ("1 2", None));
     // What is there when the Service begins to ask is not new.
     web.at(6, &[asking()]).at(7, &[endpoints(&[1, 2, 3])]);
@@ -175,7 +170,7 @@ fn it_ends_with_the_annotation_or_the_service() {
 fn another_window_counts_from_the_same_start() {
     let mut web = Clocked::new();
     web.at(0, &[asking(), endpoints(&[1])]).at(0, &[endpoints(&[1, 2])]);
-    web.at(20, &[self::web().annotation(SLOW_START, "40s")]);
+    web.at(20, &[crate::support::web().annotation(SLOW_START, "40s")]);
     assert_eq!((web.shares().as_str(), web.next()), ("1=10 2=6", Some(24)));
 }
 
@@ -195,7 +190,7 @@ fn times_are_those_of_go_in_whole_numbers() {
         [("1s", 100), ("1h", 360_000), (" 2m ", 12_000), ("1m30s", 9_000), ("1500ms", 150)]
     {
         let mut web = Clocked::new();
-        web.at(0, &[self::web().annotation(SLOW_START, good), endpoints(&[1])]);
+        web.at(0, &[crate::support::web().annotation(SLOW_START, good), endpoints(&[1])]);
         web.at(0, &[endpoints(&[1, 2])]);
         let first = web.cluster.tracker.next_step().unwrap().duration_since(web.start);
         assert_eq!(first, Duration::from_millis(millis), "{good}");
@@ -218,8 +213,9 @@ fn times_are_those_of_go_in_whole_numbers() {
         "soon",
     ] {
         let mut web = Clocked::new();
-        let problems =
-            web.cluster.apply(&[self::web().annotation(SLOW_START, bad), endpoints(&[1])]);
+        let problems = web
+            .cluster
+            .apply(&[crate::support::web().annotation(SLOW_START, bad), endpoints(&[1])]);
         assert_eq!(
             fields(&problems),
             ["Service ns/web: metadata.annotations[switchyard/slow-start]"]

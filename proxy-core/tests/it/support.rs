@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::{Event, Kind},
     state::{Frontend, FrontendAddress, Pool, ResolvedServicePort},
-    testing::{Builder, NAMESPACE, NODE, assert_invariants, assert_least_weights, list},
+    testing::{
+        Builder, NAMESPACE, NODE, assert_invariants, assert_least_weights, endpoint, list, service,
+        slice,
+    },
     track::{Problem, Tracker},
 };
 
@@ -89,6 +93,38 @@ impl Cluster {
         names.sort();
         names
     }
+}
+
+/// The Service `web` with TCP port 80, which has no name.
+pub fn web() -> Builder {
+    service("web", "10.0.0.1").port("", "TCP", 80)
+}
+
+/// Slice `web-{suffix}` with endpoints on this node, by the last parts of their addresses.
+pub fn slice_of_web(suffix: &str, last: impl IntoIterator<Item = u8>) -> Builder {
+    let made = slice("web", suffix).port("", "TCP", 80);
+    last.into_iter().fold(made, |made, n| made.endpoint(endpoint(&format!("10.1.0.{n}"), NODE)))
+}
+
+/// Endpoint `10.1.0.{n}` on node `node`, hinted for zones and nodes.
+pub fn hinted(n: u8, node: &str, zones: &[&str], nodes: &[&str]) -> Value {
+    let named = |names: &[&str]| -> Value {
+        names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>().into()
+    };
+    let mut made = endpoint(&format!("10.1.0.{n}"), node);
+    made["hints"] = json!({"forZones": named(zones), "forNodes": named(nodes)});
+    made
+}
+
+pub fn in_state(mut endpoint: Value, ready: bool, serving: bool, terminating: bool) -> Value {
+    endpoint["conditions"] =
+        json!({"ready": ready, "serving": serving, "terminating": terminating});
+    endpoint
+}
+
+/// An endpoint that terminates and still serves.
+pub fn leaving(endpoint: Value) -> Value {
+    in_state(endpoint, false, true, true)
 }
 
 /// The id of an IPv4 TCP port.

@@ -10,36 +10,12 @@ use switchyard_core::{
     testing::{Builder, endpoint, node, service, slice},
 };
 
-use crate::support::{Cluster, id_of, pool};
+use crate::support::{Cluster, hinted, id_of, in_state, leaving, pool, web};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-fn web() -> Builder {
-    service("web", "10.0.0.1").port("", "TCP", 80)
-}
-
-/// Endpoint `10.1.0.{n}` on node `node`, hinted for zones and nodes.
-fn hinted(n: u8, node: &str, zones: &[&str], nodes: &[&str]) -> Value {
-    let named = |names: &[&str]| -> Value {
-        names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>().into()
-    };
-    let mut made = endpoint(&format!("10.1.0.{n}"), node);
-    made["hints"] = json!({"forZones": named(zones), "forNodes": named(nodes)});
-    made
-}
-
-fn in_state(mut endpoint: Value, ready: bool, serving: bool, terminating: bool) -> Value {
-    endpoint["conditions"] =
-        json!({"ready": ready, "serving": serving, "terminating": terminating});
-    endpoint
-}
-
 fn not_ready(endpoint: Value) -> Value {
     in_state(endpoint, false, false, false)
-}
-
-fn leaving(endpoint: Value) -> Value {
-    in_state(endpoint, false, true, true)
 }
 
 fn of_web(endpoints: Vec<Value>) -> Builder {

@@ -1,6 +1,6 @@
 //! Weights of endpoints: what slices say, which shares follow, and what weight 0 means.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName},
     proxier::{Capabilities, Mode},
@@ -9,7 +9,7 @@ use switchyard_core::{
     track::Reason,
 };
 
-use crate::support::{Cluster, fields, id_of, pool};
+use crate::support::{Cluster, fields, hinted, id_of, leaving, pool, slice_of_web, web};
 
 const WEIGHT: &str = "switchyard/weight";
 const WEIGHTS: &str = "switchyard/weights";
@@ -21,27 +21,12 @@ fn cluster() -> Cluster {
     cluster
 }
 
-fn web() -> Builder {
-    service("web", "10.0.0.1").port("", "TCP", 80)
-}
-
-/// Slice `web-{suffix}` with endpoints on this node, by the last parts of their addresses.
-fn of_web(suffix: &str, last: &[u8]) -> Builder {
-    let made = slice("web", suffix).port("", "TCP", 80);
-    last.iter().fold(made, |made, n| made.endpoint(here(*n)))
-}
-
 fn here(last: u8) -> Value {
     endpoint(&format!("10.1.0.{last}"), NODE)
 }
 
 fn there(last: u8) -> Value {
     endpoint(&format!("10.1.0.{last}"), "node-2")
-}
-
-fn leaving(mut endpoint: Value) -> Value {
-    endpoint["conditions"] = json!({"ready": false, "serving": true, "terminating": true});
-    endpoint
 }
 
 /// The cluster pool of `web` as text, without the part that all addresses have.
@@ -57,8 +42,8 @@ fn annotated(annotations: &[(&str, &str)]) -> (String, Vec<String>) {
     let mut cluster = cluster();
     let slice = annotations
         .iter()
-        .fold(of_web("a", &[1, 2, 3]), |made, (name, value)| made.annotation(name, *value));
-    let other = of_web("b", &[9]);
+        .fold(slice_of_web("a", [1, 2, 3]), |made, (name, value)| made.annotation(name, *value));
+    let other = slice_of_web("b", [9]);
     let problems = cluster.apply(&[web(), slice, other]);
     (shares(&cluster), fields(&problems))
 }
@@ -103,7 +88,7 @@ fn bad_weights_are_problems_and_the_rest_counts() {
     for bad in ["10.1.0.1", "10.1.0.1=", "10.1.0.1=x", "10.1.0.1:5", "=5", "web=5", "10.1.0.9=5"] {
         let mut cluster = cluster();
         let text = format!("10.1.0.2=5, {bad}, 10.1.0.3=4");
-        let slice = of_web("a", &[1, 2, 3]).annotation(WEIGHTS, text).annotation(WEIGHT, "2");
+        let slice = slice_of_web("a", [1, 2, 3]).annotation(WEIGHTS, text).annotation(WEIGHT, "2");
         let problems = cluster.apply(&[web(), slice]);
         let [problem] = problems.as_slice() else { panic!("{bad}: {problems:?}") };
         assert_eq!(problem.field, "metadata.annotations[switchyard/weights]");
@@ -120,14 +105,15 @@ fn weights_have_no_common_divisor() {
     let (shares, _) = annotated(&[(WEIGHTS, "10.1.0.1=6,10.1.0.2=9,10.1.0.3=12")]);
     assert_eq!(shares, "1=6 2=9 3=12 9", "9 has weight 1");
     let mut cluster = cluster();
-    let slice = of_web("a", &[1, 2, 3]).annotation(WEIGHTS, "10.1.0.1=6,10.1.0.2=9,10.1.0.3=12");
+    let slice =
+        slice_of_web("a", [1, 2, 3]).annotation(WEIGHTS, "10.1.0.1=6,10.1.0.2=9,10.1.0.3=12");
     cluster.apply(&[web(), slice.clone()]);
     assert_eq!(self::shares(&cluster), "1=2 2=3 3=4");
     cluster.take_changes();
     // What is the same share is no change.
     cluster.apply(&[slice.annotation(WEIGHTS, "10.1.0.1=2,10.1.0.2=3,10.1.0.3=4")]);
     assert_eq!(cluster.take_changes(), [""; 0]);
-    cluster.apply(&[of_web("a", &[1, 2, 3]).annotation(WEIGHT, "60000")]);
+    cluster.apply(&[slice_of_web("a", [1, 2, 3]).annotation(WEIGHT, "60000")]);
     assert_eq!(self::shares(&cluster), "1 2 3");
     assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
 }
@@ -139,7 +125,7 @@ fn each_pool_has_weights_of_its_own() {
         .set("spec.type", "NodePort")
         .set("spec.externalTrafficPolicy", "Local")
         .node_port(30000);
-    let mine = of_web("a", &[1, 2]).annotation(WEIGHTS, "10.1.0.1=2,10.1.0.2=4");
+    let mine = slice_of_web("a", [1, 2]).annotation(WEIGHTS, "10.1.0.1=2,10.1.0.2=4");
     let other = slice("web", "b").port("", "TCP", 80).endpoint(there(3));
     cluster.apply(&[service, mine, other]);
     let port = cluster.port("web", "");
@@ -151,17 +137,17 @@ fn each_pool_has_weights_of_its_own() {
 fn the_order_of_slices_does_not_matter() {
     for names in [["a", "b"], ["b", "a"]] {
         let mut cluster = cluster();
-        let light = of_web(names[0], &[1]).annotation(WEIGHT, "2");
-        let heavy = of_web(names[1], &[1]).annotation(WEIGHT, "5");
-        cluster.apply(&[web(), light, heavy, of_web("c", &[9])]);
+        let light = slice_of_web(names[0], [1]).annotation(WEIGHT, "2");
+        let heavy = slice_of_web(names[1], [1]).annotation(WEIGHT, "5");
+        cluster.apply(&[web(), light, heavy, slice_of_web("c", [9])]);
         assert_eq!(shares(&cluster), "1=5 9");
     }
     // The rank of an endpoint comes first.
     for names in [["a", "b"], ["b", "a"]] {
         let mut cluster = cluster();
-        let ready = of_web(names[0], &[1]).annotation(WEIGHT, "2");
+        let ready = slice_of_web(names[0], [1]).annotation(WEIGHT, "2");
         let gone = slice("web", names[1]).port("", "TCP", 80).endpoint(leaving(here(1)));
-        cluster.apply(&[web(), ready, gone.annotation(WEIGHT, "5"), of_web("c", &[9])]);
+        cluster.apply(&[web(), ready, gone.annotation(WEIGHT, "5"), slice_of_web("c", [9])]);
         assert_eq!(shares(&cluster), "1=2 9");
     }
 }
@@ -185,7 +171,7 @@ fn route(cluster: &Cluster) -> Action {
 #[test]
 fn only_weight_zero_is_as_nothing_ready() {
     let mut cluster = cluster();
-    let slice = of_web("a", &[1, 2]).annotation(WEIGHT, "0");
+    let slice = slice_of_web("a", [1, 2]).annotation(WEIGHT, "0");
     cluster.apply(&[web(), slice.clone()]);
     assert_eq!(route(&cluster), Action::Reject);
     let local = web().set("spec.internalTrafficPolicy", "Local");
@@ -212,16 +198,11 @@ fn terminating_endpoints_step_in_for_weight_zero() {
 
 #[test]
 fn zones_with_weight_zero_alone_are_no_black_holes() {
-    let hinted = |last, zone: &str| {
-        let mut made = there(last);
-        made["hints"] = json!({"forZones": [{"name": zone}]});
-        made
-    };
     let this = node(NODE, "192.0.2.1").label("topology.kubernetes.io/zone", "east");
     let slice = slice("web", "a")
         .port("", "TCP", 80)
-        .endpoint(hinted(1, "east"))
-        .endpoint(hinted(2, "west"))
+        .endpoint(hinted(1, "node-2", &["east"], &[]))
+        .endpoint(hinted(2, "node-2", &["west"], &[]))
         .endpoint(there(3));
     let used = |weights: &str| {
         let mut cluster = cluster();
@@ -235,15 +216,10 @@ fn zones_with_weight_zero_alone_are_no_black_holes() {
 
 #[test]
 fn nodes_with_weight_zero_alone_are_no_black_holes() {
-    let hinted = |last, on: &str| {
-        let mut made = endpoint(&format!("10.1.0.{last}"), on);
-        made["hints"] = json!({"forNodes": [{"name": on}]});
-        made
-    };
     let slice = slice("web", "a")
         .port("", "TCP", 80)
-        .endpoint(hinted(1, NODE))
-        .endpoint(hinted(2, "node-2"));
+        .endpoint(hinted(1, NODE, &[], &[NODE]))
+        .endpoint(hinted(2, "node-2", &[], &["node-2"]));
     let used = |weights: &str| {
         let mut cluster = cluster();
         cluster.apply(&[web(), slice.clone().annotation(WEIGHTS, weights)]);
@@ -259,7 +235,7 @@ fn health_checks_do_not_count_weight_zero() {
         .set("spec.type", "LoadBalancer")
         .set("spec.externalTrafficPolicy", "Local")
         .set("spec.healthCheckNodePort", 31000);
-    cluster.apply(&[balanced, of_web("a", &[1, 2, 3]).annotation(WEIGHTS, "10.1.0.2=0")]);
+    cluster.apply(&[balanced, slice_of_web("a", [1, 2, 3]).annotation(WEIGHTS, "10.1.0.2=0")]);
     let check = cluster.tracker.state().health_checks[&ServiceName::new(NAMESPACE, "web")];
     assert_eq!(check.local_endpoints.v4, Some(2));
 }
@@ -268,7 +244,7 @@ fn health_checks_do_not_count_weight_zero() {
 fn a_backend_without_weights_spreads_evenly_and_drains() {
     let mut cluster = Cluster::new();
     cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY, Mode::IPTABLES);
-    let slice = of_web("a", &[1, 2, 3]);
+    let slice = slice_of_web("a", [1, 2, 3]);
     let weighted = slice.clone().annotation(WEIGHTS, "10.1.0.1=0,10.1.0.2=3");
     let problems = cluster.apply(&[web(), weighted]);
     assert_eq!(shares(&cluster), "2 3");
