@@ -239,7 +239,7 @@ fn command() -> Command {
         .arg(from("Compare with this file, which `switchyard snapshot` printed"));
     let top = Command::new(TOP)
         .about("Show the Services of the running proxy with their traffic, as top shows processes")
-        .after_help("Press ? for the keys. Exit status: 0, or 4 if the proxy does not answer.")
+        .after_help("Press ? for the keys. Exit status: 0, or 4 if nothing can be shown.")
         .arg(
             Arg::new(ONCE)
                 .long(ONCE)

@@ -1,8 +1,16 @@
-//! The screen as lines of a width, and the table that is printed once.
+//! The screen, and the table that is printed once.
+
+use std::iter;
 
 use jiff::Timestamp;
+use ratatui_core::{
+    layout::{Alignment, Constraint, Layout, Rect},
+    style::{Style, Stylize},
+    terminal::Frame,
+    text::{Line, Text},
+};
+use ratatui_widgets::table::{Row, Table, TableState};
 use switchyard_core::explain::Printable;
-use unicode_width::UnicodeWidthChar;
 
 use super::{
     minute::Minute,
@@ -38,31 +46,10 @@ const USUAL_NAME: usize = 26;
 /// The same beside the words of notes.
 const LONG_NAME: usize = 40;
 
-/// The look of a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Look {
-    #[default]
-    Plain,
-    /// The heads of columns.
-    Head,
-    /// The chosen row.
-    Chosen,
-    /// Something is wrong.
-    Wrong,
-}
-
-/// A line of the screen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// The text, not wider than the screen.
-    pub text: String,
-    /// The look.
-    pub look: Look,
-}
-
 /// A column after the name.
 struct Column {
     head: &'static str,
+    /// The width, with a space before.
     width: usize,
     /// The least width of names beside it.
     beside: usize,
@@ -180,28 +167,9 @@ fn age(then: &str, now: &str) -> String {
     }
 }
 
-/// Cuts a text, so that a terminal needs no more than `width` columns for it. What is not shown,
-/// such as control characters, is left out.
-pub fn cut(text: &str, width: usize) -> String {
-    let mut left = width;
-    let mut shown = String::new();
-    let all = text.chars().filter(|char| Printable::shows(*char));
-    for (char, needs) in all.filter_map(|char| Some((char, char.width()?))) {
-        if needs > left {
-            break;
-        }
-        left -= needs;
-        shown.push(char);
-    }
-    shown
-}
-
-/// Cuts or fills a text to this width.
-fn fit(text: &str, width: usize) -> String {
-    let mut shown = cut(text, width);
-    let used: usize = shown.chars().filter_map(|char| char.width()).sum();
-    shown.extend(std::iter::repeat_n(' ', width - used));
-    shown
+/// A text without what is not shown, such as control characters.
+fn clean(text: &str) -> String {
+    text.chars().filter(|char| Printable::shows(*char)).collect()
 }
 
 /// The columns that have room beside the names, and the width of names.
@@ -216,24 +184,21 @@ fn columns(width: usize) -> (usize, usize) {
     (count, name)
 }
 
-fn row(service: &TopService, moment: &Moment<'_>, (count, name): (usize, usize)) -> String {
-    let mut text = fit(&service.service, name);
-    for Column { width, text: of, .. } in &COLUMNS[..count] {
-        text.push_str(&format!("{:>width$}", cut(&of(service, moment), *width - 1)));
-    }
-    text
+/// The name of a Service, and the texts of its columns.
+fn texts(service: &TopService, moment: &Moment<'_>, count: usize) -> Vec<String> {
+    let cut = |column: &Column| {
+        let text = (column.text)(service, moment);
+        format!("{text:.0$}", column.width - 1)
+    };
+    iter::once(clean(&service.service)).chain(COLUMNS[..count].iter().map(cut)).collect()
 }
 
-fn heads(sort: Option<Sort>, (count, name): (usize, usize)) -> String {
-    let marked = |head: &str, own: Option<Sort>| match own {
-        Some(_) if own == sort => format!("{head}*"),
-        _ => head.to_owned(),
-    };
-    let mut text = fit(&marked("SERVICE", Some(Sort::Name)), name);
-    for Column { head, width, sort, .. } in &COLUMNS[..count] {
-        text.push_str(&format!("{:>width$}", marked(head, *sort)));
-    }
-    text
+/// The heads of the same, with a mark at the one of the order.
+fn heads(sort: Option<Sort>, count: usize) -> Vec<String> {
+    let all = iter::once(("SERVICE", Some(Sort::Name)));
+    let all = all.chain(COLUMNS[..count].iter().map(|column| (column.head, column.sort)));
+    let mark = |own: Option<Sort>| if own.is_some() && own == sort { "*" } else { "" };
+    all.map(|(head, own)| format!("{head}{}", mark(own))).collect()
 }
 
 /// The lines about the node.
@@ -268,93 +233,85 @@ fn problem(top: &Top) -> String {
     }
 }
 
-/// Draws the screen: as many lines as it has, none wider than it is.
-pub fn draw(view: &View, (width, height): (usize, usize)) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    let line = |text: &str, look| Line { text: cut(text, width), look };
-    match view.top() {
-        None => lines.push(line("switchyard: waiting for the proxy", Look::Plain)),
+fn line(text: &str) -> Line<'static> {
+    Line::raw(clean(text))
+}
+
+/// Draws the screen, with what is wrong in a style of its own.
+pub fn draw(frame: &mut Frame<'_>, view: &View, wrong: Style) {
+    let above = match view.top() {
+        None => vec![line("switchyard: waiting for the proxy")],
         Some(top) => {
             let [first, second] = node(top);
             let state = if view.is_paused { "  PAUSED" } else { "" };
-            lines.push(line(&(first + state), Look::Plain));
-            lines.push(line(&second, Look::Plain));
-            let look = if top.problems.is_empty() { Look::Plain } else { Look::Wrong };
-            lines.push(line(&problem(top), look));
+            let look = if top.problems.is_empty() { Style::new() } else { wrong };
+            vec![line(&(first + state)), line(&second), line(&problem(top)).style(look)]
         }
-    }
-    let body = height.saturating_sub(lines.len() + 1);
+    };
+    let below = match &view.error {
+        _ if view.is_typing => line(&format!("/{}_", view.filter())),
+        Some(error) => line(error).style(wrong),
+        None if view.cover.is_some() => line("any other key: back  jk scroll"),
+        None if !view.filter().is_empty() => line(&format!("/{}  {KEYS}", view.filter())),
+        None => line(KEYS),
+    };
+    let parts =
+        [Constraint::Length(above.len() as u16), Constraint::Fill(1), Constraint::Length(1)];
+    let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
+    frame.render_widget(Text::from(above), head);
+    frame.render_widget(below, foot);
     match &view.cover {
-        Some(Cover::Help) => {
-            lines.extend(HELP.lines().take(body).map(|text| line(text, Look::Plain)));
-        }
+        Some(Cover::Help) => frame.render_widget(Text::raw(HELP), body),
         Some(Cover::Explained { service, text, first }) => {
-            lines.push(line(&format!("explain {service}"), Look::Head));
-            let shown = text.lines().skip(*first).take(body.saturating_sub(1));
-            lines.extend(shown.map(|text| line(text, Look::Plain)));
+            let title = line(&format!("explain {service}")).bold();
+            let shown = text.lines().skip(*first).take(body.height.into()).map(line);
+            frame.render_widget(Text::from_iter(iter::once(title).chain(shown)), body);
         }
-        None => lines.extend(table(view, width, body)),
+        None => services(frame, view, wrong, body),
     }
-    lines.resize(height.saturating_sub(1), Line { text: String::new(), look: Look::Plain });
-    lines.push(match &view.error {
-        _ if view.is_typing => line(&format!("/{}_", view.filter()), Look::Plain),
-        Some(error) => line(error, Look::Wrong),
-        None if view.cover.is_some() => line("any other key: back  jk scroll", Look::Plain),
-        None if !view.filter().is_empty() => {
-            line(&format!("/{}  {KEYS}", view.filter()), Look::Plain)
-        }
-        None => line(KEYS, Look::Plain),
-    });
-    lines
 }
 
-/// The table, and the events below it.
-fn table(view: &View, width: usize, height: usize) -> Vec<Line> {
-    let Some(top) = view.top() else { return Vec::new() };
+/// Draws the table, and the events below it.
+fn services(frame: &mut Frame<'_>, view: &View, wrong: Style, body: Rect) {
+    let Some(top) = view.top() else { return };
+    let events = usize::from(body.height / 6).clamp(1, 8).min(top.events.len());
+    let parts = [Constraint::Fill(1), Constraint::Length(events as u16 + 1)];
+    let [body, below] = Layout::vertical(parts).areas(body);
+    let event =
+        |event: &TopEvent| line(&format!("{:>7} ago  {}", age(&event.at, &top.at), event.text));
+    let title = (events > 0).then(|| Line::raw("EVENTS").bold());
+    let events = top.events.iter().take(events).map(event);
+    frame.render_widget(Text::from_iter(title.into_iter().chain(events)), below);
+
     let moment = Moment { now: &top.at, minute: view.minute() };
-    let events = (height / 6).clamp(1, 8).min(top.events.len());
-    let rows = height.saturating_sub(events + 2);
-    let services = view.services();
-    let chosen = view.chosen(&services);
-    let first = chosen.saturating_sub(rows / 2).min(services.len().saturating_sub(rows));
-    let columns = columns(width);
-    let head = heads(Some(view.sort()), columns);
-    let mut lines = vec![Line { text: cut(&head, width), look: Look::Head }];
-    for (place, service) in services.iter().enumerate().skip(first).take(rows) {
-        let look = match service {
-            _ if place == chosen => Look::Chosen,
-            one if one.note.is_some() => Look::Wrong,
-            _ => Look::Plain,
+    let (count, name) = columns(body.width.into());
+    let row = |texts: Vec<String>| {
+        // The words of notes, which have no head, are as names.
+        let side = |place: usize| match place {
+            0 => Alignment::Left,
+            place if COLUMNS[place - 1].head.is_empty() => Alignment::Left,
+            _ => Alignment::Right,
         };
-        lines.push(Line { text: row(service, &moment, columns), look });
-    }
-    lines.resize(rows + 1, Line { text: String::new(), look: Look::Plain });
-    if events > 0 {
-        lines.push(Line { text: fit("EVENTS", width), look: Look::Head });
-    }
-    for event in top.events.iter().take(events) {
-        let text = format!("{:>7} ago  {}", age(&event.at, &top.at), event.text);
-        lines.push(Line { text: cut(&text, width), look: Look::Plain });
-    }
-    lines
-}
-
-/// The characters that put these lines on the screen. Without colours, looks differ all the same.
-pub fn painted(lines: &[Line], colours: bool) -> String {
-    let mut text = "\x1b[H".to_owned();
-    for (index, line) in lines.iter().enumerate() {
-        let style = match line.look {
-            Look::Plain => "",
-            Look::Head => "\x1b[1m",
-            Look::Chosen => "\x1b[7m",
-            Look::Wrong if colours => "\x1b[31m",
-            Look::Wrong => "\x1b[1m",
-        };
-        text.push_str(if index > 0 { "\r\n" } else { "" });
-        // Cleared before: the cursor stays in the last column once that is written.
-        text.push_str(&format!("\x1b[K{style}{}\x1b[0m", line.text));
-    }
-    text
+        let cells = texts.into_iter().enumerate();
+        Row::new(cells.map(|(place, text)| Line::raw(text).alignment(side(place))))
+    };
+    // A large table is not drawn as a whole.
+    let shown = usize::from(body.height).saturating_sub(1);
+    let all = view.services();
+    let chosen = view.chosen(&all);
+    let first = chosen.saturating_sub(shown / 2).min(all.len().saturating_sub(shown));
+    let rows = all.iter().skip(first).take(shown).map(|one| {
+        let look = if one.note.is_some() { wrong } else { Style::new() };
+        row(texts(one, &moment, count)).style(look)
+    });
+    let widths = COLUMNS[..count].iter().map(|column| column.width - 1);
+    let widths = iter::once(name).chain(widths).map(|width| Constraint::Length(width as u16));
+    let table = Table::new(rows, widths)
+        .column_spacing(1)
+        .header(row(heads(Some(view.sort()), count)).bold())
+        .row_highlight_style(Style::new().reversed());
+    let mut state = TableState::new().with_selected(Some(chosen - first));
+    frame.render_stateful_widget(table, body, &mut state);
 }
 
 /// The answer as a plain table, of all Services.
@@ -363,25 +320,27 @@ pub fn plain(top: &Top) -> String {
     view.set_top(top.clone());
     let moment = Moment { now: &top.at, minute: view.minute() };
     let services = view.services();
-    let name = |one: &&TopService| one.service.chars().filter_map(|char| char.width()).sum();
-    let widest: usize = services.iter().map(name).max().unwrap_or(0).max("SERVICE".len());
-    let columns = (PRINTED, widest);
-    let mut lines = node(top).to_vec();
-    lines.push(match &top.problems[..] {
-        [] => problem(top),
-        all => {
-            let shown = all.iter().map(|one| format!("! {}", cut(one, usize::MAX)));
-            shown.collect::<Vec<_>>().join("\n")
+    let width = |text: &str| Line::raw(text).width();
+    let widest = services.iter().map(|one| width(&clean(&one.service))).max().unwrap_or(0);
+    let widest = widest.max("SERVICE".len());
+    let row = |texts: Vec<String>| {
+        let mut line = texts[0].clone() + &" ".repeat(widest - width(&texts[0]));
+        for (text, Column { width, .. }) in texts[1..].iter().zip(&COLUMNS) {
+            line.push_str(&format!("{text:>width$}"));
         }
-    });
-    lines.push(String::new());
-    lines.push(heads(None, columns));
+        line
+    };
+    let mut lines = node(top).to_vec();
+    match &top.problems[..] {
+        [] => lines.push(problem(top)),
+        all => lines.extend(all.iter().map(|one| format!("! {one}"))),
+    }
+    lines.extend([String::new(), row(heads(None, PRINTED))]);
     lines.extend(services.iter().map(|one| {
-        let note = one.note.as_ref().map(|note| format!("  {}", cut(&note.text, usize::MAX)));
-        row(one, &moment, columns) + &note.unwrap_or_default()
+        let note = one.note.as_ref().map(|note| format!("  {}", note.text));
+        row(texts(one, &moment, PRINTED)) + &note.unwrap_or_default()
     }));
     lines.push(String::new());
-    let event = |event: &TopEvent| format!("{}  {}", event.at, cut(&event.text, usize::MAX));
-    lines.extend(top.events.iter().map(event));
-    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+    lines.extend(top.events.iter().map(|event| format!("{}  {}", event.at, event.text)));
+    lines.iter().map(|line| clean(line).trim_end().to_owned() + "\n").collect()
 }

@@ -14,14 +14,13 @@ mod terminal;
 mod view;
 
 use std::{
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::Path,
     process::ExitCode,
     thread,
     time::Duration,
 };
 
-use rustix::{stdio, termios::isatty};
 use signal_hook::low_level;
 use switchyard_core::error::ErrorChain;
 
@@ -55,10 +54,10 @@ enum TopError {
     /// The answer cannot be written as JSON.
     #[error("cannot print the answer as JSON")]
     Json(#[from] serde_json::Error),
-    /// The terminal cannot be set or read.
-    #[error("cannot use the terminal")]
-    Terminal(#[source] rustix::io::Errno),
-    /// The output cannot be written, or signals not handled.
+    /// There is no terminal to draw on.
+    #[error("standard input and output are not a terminal: --once prints the Services")]
+    NoTerminal,
+    /// The terminal cannot be used, the output not written, or signals not handled.
     #[error("cannot write")]
     Io(#[from] io::Error),
     /// The thread that asks the proxy has ended, which happens only in a panic.
@@ -69,10 +68,13 @@ enum TopError {
 /// Shows or prints the Services, and returns the exit status.
 pub fn run(asked: TopArguments, flags: &Flags) -> ExitCode {
     let path = explain::socket(flags);
-    let is_terminal = isatty(stdio::stdin()) && isatty(stdio::stdout());
-    let is_once = asked.once || asked.format == OutputFormat::Json || !is_terminal;
-    let ended =
-        if is_once { print(&path, asked.format).map(|()| None) } else { terminal::show(path) };
+    let ended = if asked.once || asked.format == OutputFormat::Json {
+        print(&path, asked.format).map(|()| None)
+    } else if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        terminal::show(path)
+    } else {
+        Err(TopError::NoTerminal)
+    };
     match ended {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(signal)) => {

@@ -2,67 +2,13 @@
 
 use std::cmp::Ordering;
 
+use ratatui_termion::termion::event::Key;
+
 use super::minute::Minute;
 use crate::explain::top::{Top, TopService};
 
 /// The rows that a page key moves by.
 const PAGE: usize = 10;
-
-/// A key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    Char(char),
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    Home,
-    End,
-    Enter,
-    Escape,
-    Backspace,
-    /// Control and C, which is no signal in raw mode.
-    Interrupt,
-}
-
-/// Reads what a terminal sends: a sequence comes as a whole, so that an escape character before
-/// anything else is the key. Unknown sequences are left out.
-pub fn keys(bytes: &[u8]) -> Vec<Key> {
-    let text = String::from_utf8_lossy(bytes);
-    let mut rest = text.chars().peekable();
-    let mut keys = Vec::new();
-    while let Some(char) = rest.next() {
-        keys.push(match char {
-            '\x1b' => match rest.next_if(|next| matches!(next, '[' | 'O')) {
-                None => Key::Escape,
-                Some(_) => {
-                    let mut sequence = String::new();
-                    for next in rest.by_ref() {
-                        sequence.push(next);
-                        if next.is_ascii_alphabetic() || next == '~' {
-                            break;
-                        }
-                    }
-                    match sequence.as_str() {
-                        "A" => Key::Up,
-                        "B" => Key::Down,
-                        "5~" => Key::PageUp,
-                        "6~" => Key::PageDown,
-                        "H" | "1~" | "7~" => Key::Home,
-                        "F" | "4~" | "8~" => Key::End,
-                        _ => continue,
-                    }
-                }
-            },
-            '\r' | '\n' => Key::Enter,
-            '\x7f' | '\x08' => Key::Backspace,
-            '\x03' => Key::Interrupt,
-            char if char.is_control() => continue,
-            char => Key::Char(char),
-        });
-    }
-    keys
-}
 
 /// The order of Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,6 +77,8 @@ pub enum Action {
     Quit,
     /// To ask about this Service.
     Explain(String),
+    /// To give the terminal back until the program is continued.
+    Suspend,
 }
 
 /// The state of the screen.
@@ -222,17 +170,20 @@ impl View {
 
     /// Does what a key asks for.
     pub fn key(&mut self, key: Key) -> Action {
-        if key == Key::Interrupt {
-            return Action::Quit;
+        // In raw mode, these are no signals.
+        match key {
+            Key::Ctrl('c') => return Action::Quit,
+            Key::Ctrl('z') => return Action::Suspend,
+            _ => {}
         }
         if self.is_typing {
             match key {
+                Key::Char('\n') => self.is_typing = false,
                 Key::Char(char) => self.set_filter(|filter| filter.push(char)),
-                Key::Backspace => self.set_filter(|filter| {
+                Key::Backspace | Key::Ctrl('h') => self.set_filter(|filter| {
                     filter.pop();
                 }),
-                Key::Enter => self.is_typing = false,
-                Key::Escape => {
+                Key::Esc => {
                     self.is_typing = false;
                     self.set_filter(String::clear);
                 }
@@ -241,20 +192,14 @@ impl View {
             return Action::Draw;
         }
         if let Some(cover) = &mut self.cover {
-            match (cover, key) {
-                (
-                    Cover::Explained { text, first, .. },
-                    Key::Char('j' | 'k' | 'g' | 'G')
-                    | Key::Up
-                    | Key::Down
-                    | Key::PageUp
-                    | Key::PageDown
-                    | Key::Home
-                    | Key::End,
-                ) => {
-                    *first = moved(*first, key, text.lines().count());
+            let to = match cover {
+                Cover::Explained { text, first, .. } => {
+                    moved(*first, key, text.lines().count()).map(|to| *first = to)
                 }
-                _ => self.cover = None,
+                Cover::Help => None,
+            };
+            if to.is_none() {
+                self.cover = None;
             }
             return Action::Draw;
         }
@@ -267,8 +212,8 @@ impl View {
                 self.is_typing = true;
                 self.set_filter(String::clear);
             }
-            Key::Escape => self.set_filter(String::clear),
-            Key::Enter => {
+            Key::Esc => self.set_filter(String::clear),
+            Key::Char('\n') => {
                 let services = self.services();
                 if let Some(chosen) = services.get(self.chosen(&services)) {
                     return Action::Explain(chosen.service.clone());
@@ -280,16 +225,17 @@ impl View {
             }
             key => {
                 let services = self.services();
-                let place = moved(self.chosen(&services), key, services.len());
-                self.chosen = services.get(place).map(|one| one.service.clone());
+                if let Some(place) = moved(self.chosen(&services), key, services.len()) {
+                    self.chosen = services.get(place).map(|one| one.service.clone());
+                }
             }
         }
         Action::Draw
     }
 }
 
-/// The place of this many to which a key leads from another place.
-fn moved(place: usize, key: Key, count: usize) -> usize {
+/// The place of this many to which a key leads from another place, if it leads anywhere.
+fn moved(place: usize, key: Key, count: usize) -> Option<usize> {
     let place = match key {
         Key::Up | Key::Char('k') => place.saturating_sub(1),
         Key::Down | Key::Char('j') => place + 1,
@@ -297,7 +243,7 @@ fn moved(place: usize, key: Key, count: usize) -> usize {
         Key::PageDown => place + PAGE,
         Key::Home | Key::Char('g') => 0,
         Key::End | Key::Char('G') => count,
-        _ => place,
+        _ => return None,
     };
-    place.min(count.saturating_sub(1))
+    Some(place.min(count.saturating_sub(1)))
 }

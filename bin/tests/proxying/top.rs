@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    os::unix::ffi::OsStringExt,
+    os::unix::{ffi::OsStringExt, process::ExitStatusExt},
     process::{Child, Command},
     sync::{Arc, Mutex},
     thread,
@@ -12,9 +12,9 @@ use std::{
 
 use rustix::{
     fs::{Mode, OFlags, open},
-    process::{Pid, Signal, kill_process},
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Winsize, tcgetattr, tcsetwinsize},
+    termios::{Termios, Winsize, tcgetattr, tcsetwinsize},
 };
 use serde_json::Value;
 use switchyard_core::testing::check_schema;
@@ -62,13 +62,12 @@ impl Terminal {
         command.stdin(input).stdout(output).spawn().unwrap()
     }
 
-    /// Waits until a screen that is drawn from now on has the text.
+    /// Waits until the screen has the text.
     #[track_caller]
     fn shows(&self, wanted: &str) {
-        self.written.lock().unwrap().clear();
         until_ok(|| {
-            let written = self.text();
-            if written.contains(wanted) { Ok(()) } else { Err(written) }
+            let screen = screen(&self.text());
+            if screen.contains(wanted) { Ok(()) } else { Err(screen) }
         });
     }
 
@@ -79,6 +78,38 @@ impl Terminal {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
     }
+
+    /// Whether the terminal has its own screen and cursor again.
+    fn is_restored(&self, before: &Termios) -> bool {
+        let modes = |it: &Termios| (it.local_modes, it.input_modes, it.output_modes);
+        let last = |sequence| self.text().rfind(sequence);
+        modes(&tcgetattr(&self.slave).unwrap()) == modes(before)
+            && last("\x1b[?1049l") > last("\x1b[?1049h")
+            && last("\x1b[?25h") > last("\x1b[?25l")
+    }
+}
+
+/// The screen that a terminal has by what was written to it: places, clearing and characters.
+fn screen(written: &str) -> String {
+    let (mut lines, mut row, mut column) = (vec![Vec::new(); 24], 0, 0);
+    for (number, part) in written.split("\x1b[").enumerate() {
+        let end = part.find(|char: char| char.is_ascii_alphabetic()).filter(|_| number > 0);
+        let (sequence, text) = part.split_at(end.map_or(0, |end| end + 1));
+        match sequence.strip_suffix('H').map(|place| place.split_once(';')) {
+            Some(Some((y, x))) => {
+                (row, column) = (y.parse::<usize>().unwrap() - 1, x.parse::<usize>().unwrap() - 1);
+            }
+            _ if sequence.ends_with('J') => lines = vec![Vec::new(); 24],
+            _ => {}
+        }
+        for char in text.chars() {
+            let line = &mut lines[row];
+            line.resize(line.len().max(column + 1), ' ');
+            line[column] = char;
+            column += 1;
+        }
+    }
+    lines.into_iter().map(|line| line.into_iter().collect::<String>() + "\n").collect()
 }
 
 #[test]
@@ -111,22 +142,21 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
         [0, 1].map(|place| services[place]["flows"].as_u64().unwrap())
     };
     assert_eq!(flows(), [0, 0]);
-    let text = print(&[]);
+    let text = print(&["--once"]);
     assert!(text.contains("\nSERVICE     NEW/S  STUCK "), "{text}");
     assert!(text.contains("\nshop/none       0      0     0 %       0  SWY0101  "), "{text}");
     assert!(text.contains("  no ready endpoint\n"), "{text}");
 
     let terminal = Terminal::new();
     let before = tcgetattr(&terminal.slave).unwrap();
-    let start = || terminal.start(namespace.switchyard(&["top", &flag]));
-    let is_restored = || {
-        let after = tcgetattr(&terminal.slave).unwrap();
-        let modes =
-            |it: &rustix::termios::Termios| (it.local_modes, it.input_modes, it.output_modes);
-        modes(&after) == modes(&before) && terminal.text().ends_with("\x1b[?1049l")
+    let start = || {
+        terminal.written.lock().unwrap().clear();
+        let top = terminal.start(namespace.switchyard(&["top", &flag]));
+        terminal.shows("shop/web");
+        top
     };
+    let restored = || until("the terminal is as before", || terminal.is_restored(&before));
     let mut top = start();
-    terminal.shows("shop/web");
     assert_ne!(tcgetattr(&terminal.slave).unwrap().local_modes, before.local_modes);
     let connect = |to: &str| {
         let [client, to] = [to.to_owned(), to.to_owned()];
@@ -147,27 +177,44 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
     terminal.press("q");
     terminal.shows("/web  q quit");
     terminal.resize(40, 10);
-    kill_process(Pid::from_child(&top), Signal::WINCH).unwrap();
-    terminal.shows("\x1b[1mSERVICE            NEW/S*  STUCK   SHARE\x1b[0m");
+    let pid = Pid::from_child(&top);
+    kill_process(pid, Signal::WINCH).unwrap();
+    terminal.shows("SERVICE            NEW/S*  STUCK   SHARE\n");
+    for is_signal in [false, true] {
+        match is_signal {
+            false => terminal.press("\x1a"),
+            true => kill_process(pid, Signal::TSTP).unwrap(),
+        }
+        let (_, stopped) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(stopped.stopped());
+        restored();
+        terminal.written.lock().unwrap().clear();
+        kill_process(pid, Signal::CONT).unwrap();
+        terminal.shows("shop/web");
+    }
     terminal.press("q");
     assert!(top.wait().unwrap().success());
-    until("the terminal is as before", is_restored);
+    restored();
+    terminal.resize(80, 24);
+
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut top = start();
+        kill_process(Pid::from_child(&top), signal).unwrap();
+        let ended = top.wait().unwrap();
+        assert_eq!(ExitStatusExt::signal(&ended), Some(signal.as_raw()));
+        restored();
+    }
 
     let mut top = start();
-    terminal.shows("shop/web");
-    kill_process(Pid::from_child(&top), Signal::TERM).unwrap();
-    let ended = top.wait().unwrap();
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(15));
-    until("the terminal is as before", is_restored);
-
-    let mut top = start();
-    terminal.shows("shop/web");
     program.terminate();
     terminal.shows("cannot reach a running proxy");
     terminal.press("\x03");
     assert!(top.wait().unwrap().success());
-    let output = namespace.switchyard(&["top", "--once", &flag]).output().unwrap();
-    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    for (argument, because) in [("--once", "cannot reach"), ("-v=0", "--once prints")] {
+        let output = namespace.switchyard(&["top", argument, &flag]).output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(because), "{output:?}");
+    }
 }
 
 #[test]
