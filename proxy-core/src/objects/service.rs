@@ -19,6 +19,17 @@ pub struct Service {
     pub status: ServiceStatus,
 }
 
+impl Service {
+    /// Whether no proxy serves it: it is headless, an alias of a name, or has no address yet.
+    pub fn is_unproxied(&self) -> bool {
+        let ServiceSpec { kind, cluster_ip, cluster_ips, .. } = &self.spec;
+        kind == "ExternalName"
+            || cluster_ip == "None"
+            || cluster_ips.first().is_some_and(|ip| ip == "None")
+            || (cluster_ip.is_empty() && cluster_ips.is_empty())
+    }
+}
+
 /// `spec` of a Service. Strings hold what the object says, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

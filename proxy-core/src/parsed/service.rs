@@ -108,12 +108,8 @@ impl Service {
         problems: &mut Problems,
     ) -> Option<Self> {
         let spec = &object.spec;
-        if spec.kind == "ExternalName"
-            || spec.cluster_ip == "None"
-            || spec.cluster_ips.first().is_some_and(|ip| ip == "None")
-            || object.metadata.labels.get(SERVICE_PROXY_NAME).map(|name| &**name) != proxy
-            || (spec.cluster_ip.is_empty() && spec.cluster_ips.is_empty())
-        {
+        let of = object.metadata.labels.get(SERVICE_PROXY_NAME).map(|name| &**name);
+        if object.is_unproxied() || of != proxy {
             return None;
         }
         let name = names::service_name(&object.metadata, problems)?;

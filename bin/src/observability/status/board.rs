@@ -88,6 +88,10 @@ fn milliseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
+fn is_unproxied(object: &Object) -> bool {
+    matches!(object, Object::Service(service) if service.is_unproxied())
+}
+
 fn endpoints(port: &ResolvedServicePort) -> usize {
     port.cluster.len().max(port.local.len())
 }
@@ -178,16 +182,19 @@ impl Inner {
         }
     }
 
-    /// Forgets the Services that an event removes.
+    /// Forgets the Services that an event removes, or makes headless.
     fn received(&mut self, event: &Event) {
         match event {
+            _ if self.refused.is_empty() => {}
             Event::Delete(key) if key.kind == Kind::Service => {
                 self.refused.remove(key);
             }
-            Event::Replace { kind: Kind::Service, objects, malformed }
-                if !self.refused.is_empty() =>
-            {
-                let listed = objects.iter().map(Object::key).chain(malformed.iter().cloned());
+            Event::Apply(object) if is_unproxied(object) => {
+                self.refused.remove(&object.key());
+            }
+            Event::Replace { kind: Kind::Service, objects, malformed } => {
+                let listed = objects.iter().filter(|object| !is_unproxied(object));
+                let listed = listed.map(Object::key).chain(malformed.iter().cloned());
                 let listed: HashSet<ObjectKey> = listed.collect();
                 self.refused.retain(|key, _| key.kind != Kind::Service || listed.contains(key));
             }
@@ -223,32 +230,39 @@ impl Observer for StatusBoard {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::objects::{Metadata, Service};
+    use switchyard_core::objects::{Metadata, Service, ServiceSpec};
 
     use super::*;
 
     #[test]
-    fn a_refused_service_that_is_gone_is_forgotten() {
-        let service = |name: &str| {
+    fn a_refused_service_that_is_gone_or_headless_is_forgotten() {
+        let service = |name: &str, cluster_ip: &str| {
             let metadata =
                 Metadata { name: name.into(), namespace: "shop".into(), ..Metadata::default() };
-            Object::from(Service { metadata, ..Service::default() })
+            let spec = ServiceSpec { cluster_ip: cluster_ip.to_owned(), ..ServiceSpec::default() };
+            Object::from(Service { metadata, spec, ..Service::default() })
         };
-        let keys = ["a", "b", "c", "d"].map(|name| service(name).key());
+        let keys = ["a", "b", "c", "d", "e", "f"].map(|name| service(name, "").key());
         let board = StatusBoard::default();
         for object in keys.clone() {
             let [field, message] = [String::new(), String::new()];
             let problem = Problem { object, field, message, reason: Reason::Refused };
             board.on_event(&EngineEvent::Rejected(&problem));
         }
-        board.on_event(&EngineEvent::Received(&Event::Delete(keys[0].clone())));
-        assert!(board.lock().refused.keys().eq(&keys[1..]));
+        for event in [
+            Event::Delete(keys[0].clone()),
+            Event::Apply(service("b", "None")),
+            Event::Apply(service("c", "10.96.0.3")),
+        ] {
+            board.on_event(&EngineEvent::Received(&event));
+        }
+        assert!(board.lock().refused.keys().eq(&keys[2..]));
         let list = Event::Replace {
             kind: Kind::Service,
-            objects: vec![service("b")],
-            malformed: vec![keys[2].clone()],
+            objects: vec![service("c", "10.96.0.3"), service("e", "None")],
+            malformed: vec![keys[3].clone()],
         };
         board.on_event(&EngineEvent::Received(&list));
-        assert!(board.lock().refused.keys().eq(&keys[1..3]));
+        assert!(board.lock().refused.keys().eq(&keys[2..4]));
     }
 }
