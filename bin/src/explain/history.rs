@@ -157,23 +157,7 @@ impl History {
     /// Returns the last change of this Service since the proxy began, unless a later sync changed
     /// more ports than are remembered, which may have been those of the Service.
     pub fn last_change(&self, service: Option<&str>) -> Option<LastChange> {
-        let (service, syncs) = (service?, self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for sync in syncs.iter().rev().filter(|sync| sync.error.is_none() && !sync.is_first) {
-            let meant = || sync.ports.iter().filter(|port| port.service == service);
-            if meant().next().is_some() {
-                return Some(LastChange {
-                    at: sync.at.clone(),
-                    latency_milliseconds: sync.latency_milliseconds,
-                    trigger_milliseconds: meant().find_map(|port| port.trigger_milliseconds),
-                    added: meant().flat_map(|port| &port.added).copied().collect(),
-                    removed: meant().flat_map(|port| &port.removed).copied().collect(),
-                });
-            }
-            if sync.changed > sync.ports.len() {
-                return None;
-            }
-        }
-        None
+        self.last_changes().remove(service?)
     }
 
     /// Shows how long ago endpoints of an answer began or ceased to get new connections, as far as
@@ -233,6 +217,8 @@ impl History {
                     added: Vec::new(),
                     removed: Vec::new(),
                 });
+                change.trigger_milliseconds =
+                    change.trigger_milliseconds.or(port.trigger_milliseconds);
                 change.added.extend(&port.added);
                 change.removed.extend(&port.removed);
             }

@@ -10,7 +10,7 @@ use ratatui_core::{
     text::{Line, Text},
 };
 use ratatui_widgets::table::{Row, Table, TableState};
-use switchyard_core::explain::Printable;
+use switchyard_core::explain::{self, Printable};
 
 use super::{
     minute::Minute,
@@ -159,12 +159,7 @@ fn age(then: &str, now: &str) -> String {
     let (Ok(then), Ok(now)) = (then.parse::<Timestamp>(), now.parse::<Timestamp>()) else {
         return "-".to_owned();
     };
-    match now.duration_since(then).as_secs().max(0) {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
-        seconds => format!("{} d", seconds / 86_400),
-    }
+    explain::age(now.duration_since(then).as_secs().max(0).unsigned_abs())
 }
 
 /// A text without what is not shown, such as control characters.

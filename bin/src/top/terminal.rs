@@ -95,7 +95,7 @@ fn restore(raw: &RawTerminal<Stdout>) {
     let _ = raw.suspend_raw_mode();
 }
 
-/// What the loop waits for.
+/// A reason for the loop to go on.
 enum Event {
     Key(Key),
     /// The terminal is gone.

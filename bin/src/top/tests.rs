@@ -73,7 +73,7 @@ fn with(top: Top) -> View {
     view
 }
 
-/// What is drawn on a screen of this size.
+/// The contents of a screen of this size.
 fn draw(view: &View, (width, height): (u16, u16)) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     let wrong = Style::new().fg(Color::Red);

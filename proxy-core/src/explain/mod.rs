@@ -39,4 +39,5 @@ pub use self::{
     printable::Printable,
     question::{Question, QuestionError},
     running::FlowCounts,
+    text::age,
 };

@@ -228,8 +228,8 @@ fn endpoint_row(line: &EndpointLine) -> Vec<String> {
     vec![address, pod, node, zone, share, local, flows, stuck, state, slice]
 }
 
-/// A time in its largest whole unit.
-fn age(seconds: u64) -> String {
+/// Returns a time in its largest whole unit: `5 min`.
+pub fn age(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7_200 => format!("{} min", seconds / 60),

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use switchyard_core::explain::Printable;
+use switchyard_core::explain::{Printable, age};
 
 use super::{Conntrack, Destination, NotAsAsked, Status, WatchState};
 
@@ -57,12 +57,7 @@ impl Row {
 
 /// A time in the past, in words.
 fn ago(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s ago"),
-        120..7200 => format!("{} min ago", seconds / 60),
-        7200..172_800 => format!("{} h ago", seconds / 3600),
-        _ => format!("{} d ago", seconds / 86_400),
-    }
+    format!("{} ago", age(seconds))
 }
 
 impl Status {
