@@ -1,6 +1,11 @@
 //! Tables of other programs that drop the connections of Services.
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+};
 
 use switchyard_core::{
     error::ErrorChain,
@@ -37,7 +42,7 @@ impl OtherTables {
 
     /// Returns what [`closed`] does; `None` if the tables cannot be read, or that took long and was
     /// a moment ago.
-    pub fn closed(&self, flows: &[NewFlow]) -> Option<Vec<ClosedChain>> {
+    pub fn closed(&self, flows: &[NewFlow]) -> Option<(Vec<ClosedChain>, Vec<String>)> {
         let read = self.pace.run(|| closed(self.mode, flows))?;
         let log = |error: &Error| tracing::debug!(err = %ErrorChain(error), "Failed to read the tables of others");
         read.inspect_err(log).ok()
@@ -56,11 +61,12 @@ pub fn unread() -> Vec<String> {
 }
 
 /// Returns the chains of other programs that let no new connection pass to an endpoint, or none of
-/// these, on a node in this mode. Rules of iptables-legacy are not read.
+/// these, on a node in this mode; and those that may drop one of these, with what is not decided.
+/// Rules of iptables-legacy are not read.
 ///
 /// # Errors
 /// If the kernel refuses, as without CAP_NET_ADMIN, or does not answer.
-pub fn closed(mode: Mode, flows: &[NewFlow]) -> Result<Vec<ClosedChain>, Error> {
+pub fn closed(mode: Mode, flows: &[NewFlow]) -> Result<(Vec<ClosedChain>, Vec<String>), Error> {
     let is_a_proxys = |table: &str| table == "kube-proxy" || table.starts_with(OF_NAMED_PROXY);
     let mut chains = Chains::list()?;
     let gates = chains.closed_gates(is_a_proxys)?;
@@ -73,11 +79,17 @@ pub fn closed(mode: Mode, flows: &[NewFlow]) -> Result<Vec<ClosedChain>, Error> 
     let found = gates.iter().filter(concerns);
     let mut found: Vec<_> = found.map(|gate| closed_chain(gate, &chains, is_forwarding)).collect();
     let mut of_some: Vec<(ClosedGate, Vec<SocketAddr>)> = Vec::new();
+    let mut undecided = BTreeMap::<ChainPath, BTreeSet<&str>>::new();
     for flow in flows {
         // Where the node itself sends, it chooses the source.
-        let flow = NewFlow { source: flow.source.filter(|_| is_forwarding), ..*flow };
+        let source = flow.source.filter(|_| is_forwarding);
+        let flow = NewFlow { source, is_translated: is_forwarding, ..*flow };
         let closed = chains.gates_closed_to(is_a_proxys, Some(&flow))?.into_iter();
         for gate in closed.filter(|gate| !gates.contains(gate) && concerns(&gate)) {
+            if !gate.undecided.is_empty() {
+                undecided.entry(gate.name).or_default().extend(gate.undecided);
+                continue;
+            }
             match of_some.iter_mut().find(|(one, _)| *one == gate) {
                 Some((_, to)) => to.push(flow.destination),
                 None => of_some.push((gate, vec![flow.destination])),
@@ -88,7 +100,11 @@ pub fn closed(mode: Mode, flows: &[NewFlow]) -> Result<Vec<ClosedChain>, Error> 
         only: Some(to),
         ..closed_chain(&gate, &chains, is_forwarding)
     }));
-    Ok(found)
+    let named = |(ChainPath { family, table, chain, .. }, of): (ChainPath, BTreeSet<&str>)| {
+        let subjects = of.into_iter().collect::<Vec<_>>().join(" and ");
+        format!("{subjects} in table {family} {table}, chain {chain}")
+    };
+    Ok((found, undecided.into_iter().map(named).collect()))
 }
 
 /// Whether packets of IPv6 come to a hook: a node without IPv6 may close it.

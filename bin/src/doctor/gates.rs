@@ -14,7 +14,7 @@ pub(super) fn closed(known: &Known) -> Outcome {
         return needs_privilege();
     }
     match other_tables::closed(known.likely_mode(), &[]) {
-        Ok(chains) => Outcome::Made(chains.into_iter().map(finding).collect()),
+        Ok((chains, _)) => Outcome::Made(chains.into_iter().map(finding).collect()),
         Err(error) => not_readable(&error),
     }
 }

@@ -296,12 +296,14 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
             source: client,
             destination,
             protocol: protocol.number(),
+            is_translated: true,
         };
         let flows: Vec<NewFlow> = answer.used_endpoints().into_iter().map(flow).collect();
         let read = task::spawn_blocking(move || (others.closed(&flows), other_tables::unread()));
         let (closed, unread) = read.await.map_err(|_| ServerError::Ended)?;
-        if let Some(closed) = closed {
+        if let Some((closed, undecided)) = closed {
             answer.set_other_tables(closed, &addresses);
+            answer.undecided_chains = undecided;
         }
         answer.unread_tables = unread;
     }

@@ -179,6 +179,15 @@ fn a_table_that_drops_is_named_with_its_remedy() {
     assert_eq!((ask("10.0.1.9 -> 10.96.0.10:80").0, ask("shop/web").0), (Some(0), Some(0)));
     inside.nft("delete table inet guard\n").unwrap();
 
+    // Rules on what is not known here.
+    let rule = "table inet guard {\nchain f {\ntype filter hook forward priority 10;\n\
+                meta mark 0x4000 drop\n}\n}\n";
+    inside.nft(rule).unwrap();
+    let (status, text) = ask(from_pod);
+    let undecided = "; not decided are conditions on marks in table inet guard, chain f\n";
+    assert!(status == Some(0) && text.contains(undecided), "{text}");
+    inside.nft("delete table inet guard\n").unwrap();
+
     inside
         .nft(
             "table inet guard {\nchain f {\ntype filter hook forward priority 10; policy drop;\n\

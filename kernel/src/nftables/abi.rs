@@ -370,12 +370,16 @@ pub mod expression {
     pub const CT_KEY: u16 = 2;
     /// `NFTA_CT_DIRECTION`
     pub const CT_DIRECTION: u16 = 3;
+    /// `NFTA_CT_SREG`
+    pub const CT_SREG: u16 = 4;
     /// `IP_CT_DIR_ORIGINAL`
     pub const CT_DIR_ORIGINAL: u8 = 0;
     /// `NFT_CT_STATE`
     pub const CT_STATE: u32 = 0;
     /// `NFT_CT_STATUS`
     pub const CT_STATUS: u32 = 2;
+    /// `NFT_CT_MARK`
+    pub const CT_MARK: u32 = 3;
     /// `NFT_CT_PROTO_DST`
     pub const CT_PROTO_DST: u32 = 12;
     /// `NFT_CT_PKTS`

@@ -122,6 +122,9 @@ pub struct Explanation {
     /// Tables that may drop these connections as well, and whose rules cannot be read:
     /// `iptables-legacy filter`.
     pub unread_tables: Vec<String>,
+    /// Chains that may drop these connections, with the subjects of the conditions that were not
+    /// decided: `marks of table ip filter, chain FORWARD`.
+    pub undecided_chains: Vec<String>,
     /// The last change of the Service; `None` if it is not known.
     pub last_change: Option<LastChange>,
     /// Reasons and remedies, those that make the verdict first.
@@ -262,6 +265,7 @@ impl Explanation {
             flows_not_counted: None,
             other_tables: None,
             unread_tables: Vec::new(),
+            undecided_chains: Vec::new(),
             last_change: None,
             findings: Vec::new(),
         }

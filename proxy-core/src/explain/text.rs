@@ -71,12 +71,14 @@ impl fmt::Display for Explanation {
                 // The findings name them.
                 Some(_) => None,
             };
-            let unread = self.unread_tables.join(", ");
-            let unread = format!("rules are not read of {}", Printable(&unread));
-            let unread = (!self.unread_tables.is_empty()).then_some(&*unread);
-            let both: Vec<&str> = seen.into_iter().chain(unread).collect();
-            if !both.is_empty() {
-                writeln!(f, "\nother tables  {}", both.join("; "))?;
+            let undecided = ("not decided are conditions on", &self.undecided_chains);
+            let unread = ("rules are not read of", &self.unread_tables);
+            let unknown = [undecided, unread].into_iter().filter(|(_, all)| !all.is_empty());
+            let unknown =
+                unknown.map(|(what, all)| format!("{what} {}", Printable(&all.join(", "))));
+            let all: Vec<_> = seen.map(str::to_owned).into_iter().chain(unknown).collect();
+            if !all.is_empty() {
+                writeln!(f, "\nother tables  {}", all.join("; "))?;
             }
         }
         if let Some(change) = &self.last_change {

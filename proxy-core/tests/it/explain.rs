@@ -395,9 +395,15 @@ fn chains_of_others_drop_those_whose_packets_come_to_them() {
     let [forward, output, all] =
         [ChainClients::ExceptNode, ChainClients::Node, ChainClients::ByNode]
             .map(|clients| chain(clients, None));
-    let open = asked("ns/web", &[], &[]);
+    let mut open = asked("ns/web", &[], &[]);
     assert_eq!((open.verdict, codes(&open).len()), (Verdict::Serves, 0));
     assert!(open.to_string().contains("\nother tables  none is seen to drop these connections\n"));
+    open.undecided_chains = vec!["marks in table ip t, chain c".to_owned()];
+    let text = open.to_string();
+    assert!(
+        text.contains("; not decided are conditions on marks in table ip t, chain c\n"),
+        "{text}"
+    );
 
     let closed = asked("10.1.9.9 -> 10.96.0.1:80", std::slice::from_ref(&forward), &[]);
     assert_eq!((closed.verdict, codes(&closed)), (Verdict::Drops, vec!["SWY0301!".to_owned()]));

@@ -8,87 +8,100 @@ use crate::{
     nftables::abi::{data, expression},
 };
 
-/// The effect of a rule on a new connection, as far as it is known.
+/// The subject of conditions that have no name here.
+const OTHERS: &str = "other conditions";
+
+/// The treatment of a packet that meets a rule's conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    /// None, or none that decides.
-    None,
-    MayAccept,
-    /// Perhaps what follows is not asked.
-    MayReturn,
-    /// A chain is asked.
-    Asks {
+pub(super) enum Act {
+    Accept,
+    Drop,
+    Return,
+    /// A chain is asked, in place of what follows if the packet does not come back.
+    Ask {
         chain: String,
-        /// By each packet.
-        is_always: bool,
+        comes_back: bool,
     },
-    /// A chain is asked in place of what follows.
-    GoesTo {
-        chain: String,
-        /// By each packet.
-        is_always: bool,
-    },
-    /// A set or map of states of connections is asked.
-    AsksStates(String),
-    /// Each packet is dropped.
-    Drops,
+    /// Not known.
+    Unknown,
 }
 
-/// Returns the effect of a rule with these expressions on all new connections, or on one. `has` is
-/// whether a set has an element with one of these keys; `None` if that is not known.
+/// An act, and the subject of a condition that is not decided; `None` if the act is certain.
+pub(super) type Effect = (Act, Option<&'static str>);
+
+/// Returns the effect of a rule with these expressions on all new connections, or on one; `None` if
+/// it decides nothing about these. `has` is whether a set has an element with one of these keys;
+/// `None` if that is not known.
 pub(super) fn effect(
     expressions: Attributes<'_>,
     flow: Option<&NewFlow>,
     has: &mut impl FnMut(&str, &[Vec<u8>]) -> Option<bool>,
-) -> Effect {
-    let mut conditions = Conditions { is_always: true, loaded: Vec::new(), flow, has };
+) -> Option<Effect> {
+    let mut conditions = Conditions { loaded: Vec::new(), flow, has };
+    let mut undecided = None;
     for each in expressions {
         let read = each.nested();
-        let Some(name) = text(read, expression::NAME) else { return Effect::MayAccept };
+        let Some(name) = text(read, expression::NAME) else {
+            return Some((Act::Unknown, Some(OTHERS)));
+        };
         let parts = read.find_kind(expression::DATA).map(|data| data.nested());
         let parts = parts.unwrap_or_else(|| Attributes::new(&[]));
         match conditions.follow(name, parts) {
-            Condition::Fails => return Effect::None,
+            Condition::Fails => return None,
             Condition::Holds => continue,
             Condition::Unknown => {}
         }
-        match name {
+        let act = match name {
             "immediate" => match verdict(parts) {
-                Some((data::ACCEPT, _)) => return Effect::MayAccept,
-                Some((data::DROP, _)) if conditions.is_always => return Effect::Drops,
-                Some((data::JUMP, Some(chain))) => {
-                    return Effect::Asks { chain, is_always: conditions.is_always };
-                }
-                Some((data::GOTO, Some(chain))) => {
-                    return Effect::GoesTo { chain, is_always: conditions.is_always };
-                }
-                Some((data::RETURN, _)) => return Effect::MayReturn,
-                Some((data::DROP, _)) | None => {}
-                Some(_) => return Effect::MayAccept,
+                Some((data::ACCEPT, _)) => Act::Accept,
+                Some((data::DROP, _)) => Act::Drop,
+                Some((data::JUMP, Some(chain))) => Act::Ask { chain, comes_back: true },
+                Some((data::GOTO, Some(chain))) => Act::Ask { chain, comes_back: false },
+                Some((data::RETURN, _)) => Act::Return,
+                None => continue,
+                Some(_) => Act::Unknown,
             },
-            "reject" if conditions.is_always => return Effect::Drops,
-            "reject" | "counter" | "log" | "notrack" => {}
-            "lookup" if conditions.is_state(number(parts, expression::LOOKUP_SREG)) => {
-                match (text(parts, expression::LOOKUP_SET), number(parts, expression::LOOKUP_FLAGS))
-                {
-                    (Some(set), None | Some(0)) => return Effect::AsksStates(set.to_owned()),
-                    _ => return Effect::MayAccept,
-                }
-            }
+            "reject" => Act::Drop,
+            "counter" | "log" | "notrack" => continue,
             // A verdict map.
-            "lookup" if number(parts, expression::LOOKUP_DREG) == Some(0) => {
-                return Effect::MayAccept;
-            }
-            "queue" | "synproxy" | "tproxy" | "objref" => return Effect::MayAccept,
+            "lookup" if number(parts, expression::LOOKUP_DREG) == Some(0) => Act::Unknown,
+            "queue" | "synproxy" | "tproxy" | "objref" => Act::Unknown,
             "target" => match text(parts, expression::TARGET_NAME) {
-                Some("REJECT") if conditions.is_always => return Effect::Drops,
-                Some("REJECT" | "LOG" | "NFLOG" | "MARK" | "CONNMARK" | "TCPMSS") => {}
-                _ => return Effect::MayAccept,
+                Some("REJECT") => Act::Drop,
+                Some("LOG" | "NFLOG" | "MARK" | "CONNMARK" | "SET" | "TCPMSS") => continue,
+                _ => Act::Unknown,
             },
-            _ => conditions.is_always = false,
-        }
+            _ => {
+                undecided = undecided.or(Some(subject(name, parts)));
+                continue;
+            }
+        };
+        let is_unknown = act == Act::Unknown;
+        return Some((act, undecided.or(is_unknown.then(|| subject(name, parts)))));
     }
-    Effect::None
+    None
+}
+
+/// The subject of a condition.
+fn subject(name: &str, parts: Attributes<'_>) -> &'static str {
+    let get = |kind| number(parts, kind);
+    match name {
+        "meta" => match get(expression::META_KEY) {
+            Some(expression::META_MARK) => "marks",
+            Some(expression::META_IIF..=expression::META_OIFNAME) => "interfaces",
+            _ => OTHERS,
+        },
+        "ct" if get(expression::CT_KEY) == Some(expression::CT_MARK) => "marks",
+        "match" => match text(parts, expression::MATCH_NAME) {
+            Some("mark" | "connmark") => "marks",
+            Some("set") => "ipset",
+            _ => OTHERS,
+        },
+        "lookup" => "sets and maps",
+        "payload" => "headers",
+        "limit" => "rates",
+        _ => OTHERS,
+    }
 }
 
 /// The verdict of an `immediate` expression, and the chain that it leads to.
@@ -102,12 +115,12 @@ fn verdict(parts: Attributes<'_>) -> Option<(i32, Option<String>)> {
 /// The part of a packet that a register holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Loaded {
-    /// The bits of the connection's state that are in this mask.
-    State(u32),
+    /// The status of the connection.
+    Status,
     Interface,
     InterfaceIndex,
     Protocol,
-    /// A part of the flow that is asked about.
+    /// The state of a new connection, or a part of the flow that is asked about.
     Value(Vec<u8>),
 }
 
@@ -148,8 +161,6 @@ impl From<bool> for Condition {
 
 /// The conditions of a rule, up to an expression.
 struct Conditions<'a, F> {
-    /// Whether there is none but those that hold.
-    is_always: bool,
     /// The contents of registers, by their first words.
     loaded: Vec<(u32, Loaded)>,
     flow: Option<&'a NewFlow>,
@@ -162,8 +173,15 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
         let get = |kind| number(parts, kind);
         let (register, part) = match name {
             "ct" if get(expression::CT_KEY) == Some(expression::CT_STATE) => {
-                (get(expression::CT_DREG), Some(Loaded::State(u32::MAX)))
+                let new = expression::CT_STATE_NEW.to_ne_bytes();
+                (get(expression::CT_DREG), Some(Loaded::Value(new.to_vec())))
             }
+            "ct" if get(expression::CT_KEY) == Some(expression::CT_STATUS) => {
+                (get(expression::CT_DREG), Some(Loaded::Status))
+            }
+            // What is set is no condition.
+            "meta" if get(expression::META_SREG).is_some() => return Condition::Holds,
+            "ct" if get(expression::CT_SREG).is_some() => return Condition::Holds,
             "meta" if get(expression::META_DREG).is_some() => {
                 (get(expression::META_DREG), self.meta(get(expression::META_KEY)))
             }
@@ -172,14 +190,16 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
             }
             "bitwise" => {
                 let source = get(expression::BITWISE_SREG);
-                let masked = self.held(source).cloned().and_then(|held| masked(held, parts));
+                let masked =
+                    self.held(source).cloned().and_then(|held| masked(held, self.flow, parts));
                 (get(expression::BITWISE_DREG), masked)
             }
             "cmp" => return self.compare(parts),
             "match" if text(parts, expression::MATCH_NAME) == Some("conntrack") => {
                 let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
                 let revision = get(expression::MATCH_REV);
-                return info.filter(|_| revision == Some(3)).map_or(Condition::Unknown, conntrack);
+                let info = info.filter(|_| revision == Some(3));
+                return info.map_or(Condition::Unknown, |info| conntrack(info, self.flow));
             }
             "match" if text(parts, expression::MATCH_NAME) == Some("multiport") => {
                 let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
@@ -188,7 +208,6 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
                 let holds = ports.and_then(|(flow, info)| multiport(info, flow.destination.port()));
                 return holds.map_or(Condition::Unknown, Condition::from);
             }
-            "lookup" if self.is_state(get(expression::LOOKUP_SREG)) => return Condition::Unknown,
             "lookup" => {
                 let found = self.look_up(parts);
                 if get(expression::LOOKUP_DREG).is_none() {
@@ -210,7 +229,7 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
             return Condition::Unknown;
         };
         // What is loaded is there, if it is known.
-        let is_known = matches!(part, Loaded::State(_) | Loaded::Value(_));
+        let is_known = matches!(part, Loaded::Status | Loaded::Value(_));
         let end = word + part.words();
         self.loaded.retain(|(at, held)| *at >= end || at + held.words() <= word);
         self.loaded.push((word, part));
@@ -277,11 +296,6 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
         is_protocol.then_some(Loaded::Protocol)
     }
 
-    /// Whether the register holds the whole state of the connection.
-    fn is_state(&self, register: Option<u32>) -> bool {
-        self.held(register) == Some(&Loaded::State(u32::MAX))
-    }
-
     fn compare(&self, parts: Attributes<'_>) -> Condition {
         let loaded = self.held(number(parts, expression::CMP_SREG));
         let operator = number(parts, expression::CMP_OP);
@@ -301,15 +315,11 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
         };
         let is_equal = operator == expression::CMP_EQ;
         let excluded = match loaded {
-            Loaded::State(mask) => {
-                let state = host_number(with);
-                let order = state.map(|state| (mask & expression::CT_STATE_NEW).cmp(&state));
-                return order.and_then(holds).map_or(Condition::Unknown, Condition::from);
-            }
             Loaded::Value(value) => {
                 let order = value.get(..with.len()).map(|value| value.cmp(with));
                 return order.and_then(holds).map_or(Condition::Unknown, Condition::from);
             }
+            Loaded::Status => false,
             Loaded::Interface => is_equal && with.starts_with(b"lo\0"),
             Loaded::InterfaceIndex => is_equal && host_number(with) == Some(LOOPBACK),
             Loaded::Protocol => is_equal && matches!(with, [ICMP | ICMPV6]),
@@ -319,12 +329,15 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
 }
 
 /// The part that is left by a mask.
-fn masked(loaded: Loaded, parts: Attributes<'_>) -> Option<Loaded> {
+fn masked(loaded: Loaded, flow: Option<&NewFlow>, parts: Attributes<'_>) -> Option<Loaded> {
     let mask = value(parts, expression::BITWISE_MASK)?;
     let flipped = value(parts, expression::BITWISE_XOR).is_some_and(|x| x.iter().any(|b| *b != 0));
     match loaded {
         _ if flipped => None,
-        Loaded::State(all) => host_number(mask).map(|mask| Loaded::State(all & mask)),
+        Loaded::Status if host_number(mask) == Some(expression::CT_STATUS_DNAT) => {
+            let status = if flow?.is_translated { expression::CT_STATUS_DNAT } else { 0 };
+            Some(Loaded::Value(status.to_ne_bytes().to_vec()))
+        }
         Loaded::Value(value) if value.len() == mask.len() => {
             Some(Loaded::Value(value.iter().zip(mask).map(|(value, mask)| value & mask).collect()))
         }
@@ -363,7 +376,7 @@ fn multiport(info: &[u8], port: u16) -> Option<bool> {
 
 /// The finding of the match `conntrack` of xtables for new connections, by its description (`struct
 /// xt_conntrack_mtinfo3`).
-fn conntrack(info: &[u8]) -> Condition {
+fn conntrack(info: &[u8], flow: Option<&NewFlow>) -> Condition {
     // After eight addresses, two times and five numbers of 16 bits.
     const FLAGS: usize = 8 * 16 + 8 + 10;
     const INVERTED: usize = FLAGS + 2;
@@ -372,8 +385,11 @@ fn conntrack(info: &[u8]) -> Condition {
     const STATE: u16 = 1;
     /// `XT_CONNTRACK_STATE_BIT(IP_CT_NEW)`, and `XT_CONNTRACK_STATE_SNAT` and `_DNAT`, which a new
     /// connection may have.
-    const NEW: u16 = NEW_ITSELF | 1 << 6 | 1 << 7;
+    const NEW: u16 = NEW_ITSELF | 1 << 6 | TRANSLATED;
     const NEW_ITSELF: u16 = 1 << 3;
+    const TRANSLATED: u16 = 1 << 7;
+    let is_translated = flow.is_some_and(|flow| flow.is_translated);
+    let certain = if is_translated { NEW_ITSELF | TRANSLATED } else { NEW_ITSELF };
     let get = |at: usize| {
         let bytes = info.get(at..at + 2)?;
         Some(u16::from_ne_bytes(bytes.try_into().ok()?))
@@ -384,7 +400,7 @@ fn conntrack(info: &[u8]) -> Condition {
         {
             if states & NEW == 0 {
                 Condition::Fails
-            } else if flags == STATE && states & NEW_ITSELF != 0 {
+            } else if flags == STATE && states & certain != 0 {
                 Condition::Holds
             } else {
                 Condition::Unknown

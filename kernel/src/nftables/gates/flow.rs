@@ -14,6 +14,8 @@ pub struct NewFlow {
     pub destination: SocketAddr,
     /// The number of the protocol, which has ports.
     pub protocol: u8,
+    /// Whether connection tracking has translated the destination to this one.
+    pub is_translated: bool,
 }
 
 impl NewFlow {

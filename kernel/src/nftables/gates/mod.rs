@@ -4,21 +4,22 @@
 //! a chain is found only if it drops what no rule decides about, and each rule that accepts can be
 //! seen to accept nothing new: only packets of known connections, of ICMP, or of the loopback
 //! interface. Any other rule that may accept counts as one that does. Of a single connection, whose
-//! addresses and port are known, conditions on these are decided.
+//! addresses and port are known, conditions on these are decided. Where others decide whether a
+//! chain drops it, the chain is named with these.
 
 mod effect;
 mod flow;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub use self::flow::NewFlow;
 
-use self::effect::{Effect, effect, host_number, text, value};
+use self::effect::{Act, Effect, effect, text};
 use super::{
-    abi::{LIST_ELEMENT, chain, data, element, expression, message, rule, table},
+    abi::{LIST_ELEMENT, chain, data, element, message, rule, table},
     listing::{dump, family_name, family_number},
 };
-use crate::netlink::{Attribute, Attributes, Error, Socket, Writer, flags, nfnetlink};
+use crate::netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
 
 /// The most chains that are read to decide about a base chain. One that leads to more counts as one
 /// that accepts.
@@ -73,7 +74,7 @@ impl ChainPath {
     }
 }
 
-/// A base chain that lets no new connection pass.
+/// A base chain that lets no new connection pass, or may let one not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClosedGate {
@@ -86,6 +87,9 @@ pub struct ClosedGate {
     /// The port of the netlink socket that owns the table, by default the id of the process: while
     /// the socket is open, nobody else may change the table. `None` if none does.
     pub owner: Option<u32>,
+    /// The subjects of conditions that decide whether the connection passes, and are not decided
+    /// here: `marks`. Empty if it does not pass.
+    pub undecided: BTreeSet<&'static str>,
 }
 
 struct ListedChain {
@@ -156,10 +160,13 @@ impl Chains {
     /// # Errors
     /// If the kernel refuses or does not answer.
     pub fn closed_gates(&mut self, but: impl Fn(&str) -> bool) -> Result<Vec<ClosedGate>, Error> {
-        self.gates_closed_to(but, None)
+        let mut gates = self.gates_closed_to(but, None)?;
+        gates.retain(|gate| gate.undecided.is_empty());
+        Ok(gates)
     }
 
-    /// Does the same for one connection; `None` for all. Rules are read once.
+    /// Does the same for one connection; `None` for all. Those that may drop it are among them.
+    /// Rules are read once.
     ///
     /// # Errors
     /// If the kernel refuses or does not answer.
@@ -176,15 +183,14 @@ impl Chains {
                 continue;
             }
             let (socket, name, rules) = (&mut self.socket, &listed.name, &mut self.rules);
-            let mut walk = Walk { socket, name, rules, flow, accepts: !drops, read: 0 };
-            let passes = match walk.chain(&name.chain, true)? {
-                Passage::Open => true,
-                Passage::Ends => false,
-                Passage::Undecided => !drops,
-            };
-            if !passes {
+            let undecided = BTreeSet::new();
+            let mut walk = Walk { socket, name, rules, flow, undecided, read: 0 };
+            let ways = walk.chain(&name.chain)?;
+            let is_accepted = ways.accepted || (ways.back && !drops);
+            if ways.dropped || (ways.back && drops) {
+                let undecided = if is_accepted { walk.undecided } else { BTreeSet::new() };
                 let (name, owner) = (listed.name.clone(), listed.owner);
-                found.push(ClosedGate { name, hook, priority, owner });
+                found.push(ClosedGate { name, hook, priority, owner, undecided });
             }
         }
         Ok(found)
@@ -203,15 +209,13 @@ fn gate(read: Attributes<'_>) -> Option<(GateHook, i32, bool)> {
     Some((GateHook::from_number(number)?, priority, policy != chain::POLICY_ACCEPT))
 }
 
-/// The way of a new connection through a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Passage {
-    /// A rule may accept it.
-    Open,
-    /// A rule drops it.
-    Ends,
-    /// No rule decides.
-    Undecided,
+/// The ways that a new connection may leave a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ways {
+    accepted: bool,
+    dropped: bool,
+    /// To the chain that asked this one, or to the policy.
+    back: bool,
 }
 
 /// A walk over the rules that a base chain leads to.
@@ -220,47 +224,42 @@ struct Walk<'a> {
     name: &'a ChainPath,
     rules: &'a mut BTreeMap<ChainPath, Vec<Vec<u8>>>,
     flow: Option<&'a NewFlow>,
-    /// Whether the base chain's policy accepts.
-    accepts: bool,
+    /// The subjects of conditions that are not decided.
+    undecided: BTreeSet<&'static str>,
     read: usize,
 }
 
 impl Walk<'_> {
-    /// Follows the rules of a chain. Packets that leave the base chain, or one in its place, meet
-    /// the policy.
-    fn chain(&mut self, chain: &str, is_base: bool) -> Result<Passage, Error> {
+    /// Follows the rules of a chain.
+    fn chain(&mut self, chain: &str) -> Result<Ways, Error> {
         self.read += 1;
         if self.read > MOST_CHAINS {
-            return Ok(Passage::Open);
+            self.undecided.insert("too many chains");
+            return Ok(Ways { accepted: true, dropped: true, back: true });
         }
-        // Whether a packet may be back in the chain that asked this one before a rule drops it.
-        let mut may_be_back = false;
-        for effect in self.effects(chain)? {
-            match effect {
-                Effect::None => {}
-                Effect::MayAccept => return Ok(Passage::Open),
-                Effect::Drops if may_be_back => return Ok(Passage::Undecided),
-                Effect::Drops => return Ok(Passage::Ends),
-                Effect::AsksStates(set) if self.has_new(&set)? => return Ok(Passage::Open),
-                Effect::AsksStates(_) => {}
-                Effect::MayReturn if is_base && self.accepts => return Ok(Passage::Open),
-                Effect::MayReturn => may_be_back |= !is_base,
-                Effect::GoesTo { chain, is_always } => match self.chain(&chain, is_base)? {
-                    Passage::Open => return Ok(Passage::Open),
-                    Passage::Undecided if is_base && self.accepts => return Ok(Passage::Open),
-                    Passage::Ends if is_always && !may_be_back => return Ok(Passage::Ends),
-                    Passage::Undecided => may_be_back |= !is_base,
-                    Passage::Ends => {}
-                },
-                // If the jump has an unknown condition, a drop there decides nothing.
-                Effect::Asks { chain, is_always } => match self.chain(&chain, false)? {
-                    Passage::Open => return Ok(Passage::Open),
-                    Passage::Ends if is_always && !may_be_back => return Ok(Passage::Ends),
-                    _ => {}
-                },
+        let mut ways = Ways::default();
+        for (act, undecided) in self.effects(chain)? {
+            let mut goes_on = undecided.is_some();
+            self.undecided.extend(undecided);
+            match act {
+                Act::Accept => ways.accepted = true,
+                Act::Drop => ways.dropped = true,
+                Act::Return => ways.back = true,
+                Act::Unknown => (ways.accepted, ways.dropped) = (true, true),
+                Act::Ask { chain, comes_back } => {
+                    let of = self.chain(&chain)?;
+                    ways.accepted |= of.accepted;
+                    ways.dropped |= of.dropped;
+                    goes_on |= comes_back && of.back;
+                    ways.back |= !comes_back && of.back;
+                }
+            }
+            if !goes_on {
+                return Ok(ways);
             }
         }
-        Ok(Passage::Undecided)
+        ways.back = true;
+        Ok(ways)
     }
 
     /// The effects of the rules of a chain, which are read once.
@@ -287,25 +286,8 @@ impl Walk<'_> {
         };
         let rules = rules.get(&name).into_iter().flatten();
         let effects: Vec<_> =
-            rules.map(|rule| effect(Attributes::new(rule), *flow, &mut has)).collect();
+            rules.filter_map(|rule| effect(Attributes::new(rule), *flow, &mut has)).collect();
         failure.map_or(Ok(effects), Err)
-    }
-
-    /// Whether an element of a set of states is that of new connections.
-    fn has_new(&mut self, set: &str) -> Result<bool, Error> {
-        let narrow = |w: &mut Writer| {
-            w.string(element::TABLE, &self.name.table);
-            w.string(element::SET, set);
-        };
-        let is_new = |element: Attribute<'_>| {
-            let key = value(element.nested(), element::KEY).and_then(host_number);
-            key.is_none_or(|state| state == expression::CT_STATE_NEW)
-        };
-        let family = family_number(self.name.family);
-        let found = dump(self.socket, message::GET_ELEMENT, family, narrow, |_, read| {
-            Some(read.find_kind(element::ELEMENTS)?.nested().any(is_new))
-        })?;
-        Ok(found.contains(&true))
     }
 }
 
@@ -464,13 +446,16 @@ mod kernel_tests {
                 source: source.map(|source| source.parse().unwrap()),
                 destination: to.parse().unwrap(),
                 protocol: 6,
+                is_translated: true,
             };
             let of_v4 = flow(Some("10.9.0.7"), "10.0.0.5:8080");
             let of_v6 = flow(Some("fd00::9:7"), "[fd00::5]:8080");
             let unknown = flow(None, "10.0.0.5:8080");
-            let is_closed = |flow: &NewFlow| {
-                !Chains::list().unwrap().gates_closed_to(|_| false, Some(flow)).unwrap().is_empty()
+            let undecided = |flow: &NewFlow| {
+                let gates = Chains::list().unwrap().gates_closed_to(|_| false, Some(flow)).unwrap();
+                gates.first().map(|gate| gate.undecided.iter().copied().collect::<Vec<_>>())
             };
+            let is_closed = |flow: &NewFlow| undecided(flow) == Some(Vec::new());
             for (rule, expected) in [
                 ("ip daddr 10.0.0.5 drop", [true, false, true]),
                 ("ip daddr 10.0.0.6 drop", [false; 3]),
@@ -510,11 +495,34 @@ mod kernel_tests {
                 run("nft flush ruleset");
             }
             for (rule, expected) in [
+                ("meta mark 1 drop", Some(vec!["marks"])),
+                ("ct mark and 4 == 4 jump end", Some(vec!["marks"])),
+                ("ip daddr 10.0.0.6 meta mark 1 drop", None),
+                ("meta mark 1 return\nct status dnat accept\ndrop", None),
+                (
+                    "meta mark 1 return\niifname \"cni0\" accept\ndrop",
+                    Some(vec!["interfaces", "marks"]),
+                ),
+                ("meta mark set 1 accept\ndrop", None),
+                ("meta mark set 1 drop", Some(vec![])),
+                ("limit rate 1/second accept\nmeta mark 1 accept", None),
+                ("tcp dport vmap { 8080 : drop }", Some(vec!["sets and maps"])),
+                ("ct state vmap { new : drop }", Some(vec!["sets and maps"])),
+                ("ct state vmap { invalid : drop }", None),
+            ] {
+                run_with("nft -f -", &inet("forward", "accept", rule));
+                assert_eq!(undecided(&of_v4), expected, "{rule}");
+                run("nft flush ruleset");
+            }
+            for (rule, expected) in [
                 ("-p tcp -m multiport --dports 80,8000:8090 -j DROP", true),
                 ("-p tcp -m multiport --dports 80,443 -j DROP", false),
                 ("-p tcp -m multiport ! --dports 80,443 -j DROP", true),
                 ("-p tcp -m multiport --sports 8080 -j DROP", false),
                 ("-d 10.0.0.5 -m conntrack --ctstate NEW -j DROP", true),
+                ("-d 10.0.0.5 -m conntrack --ctstate DNAT -j DROP", true),
+                ("-d 10.0.0.5 -m mark --mark 0x8000/0x8000 -j DROP", false),
+                ("-d 10.0.0.5 -j MARK --set-mark 1", false),
                 ("-d 10.0.0.5 -m conntrack --ctstate INVALID -j DROP", false),
             ] {
                 run(&format!("iptables-nft -A FORWARD {rule}"));
