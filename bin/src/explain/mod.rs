@@ -147,7 +147,7 @@ fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
     };
     let mut answer = explain(&question, &read_manifests(directory, &loaded)?);
     if let Some(service) = service_of(&answer) {
-        answer.set_names(&names::from_directory(directory, &service)?);
+        answer.set_names(&names::from_directory(directory, &service)?.endpoints);
     }
     print(&answer, asked.format)
 }

@@ -38,8 +38,15 @@ const SERVICE: &str = "kubernetes.io/service-name";
 /// The annotation of a slice with the time of the change of pods that it reflects.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// The names of endpoints, by address and port; with port 0 those of endpoints without the port.
-pub type Names = HashMap<SocketAddr, EndpointNames>;
+/// The names of a Service's endpoints, and what else the proxy has no use for.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// The names, by address and port; with port 0 those of endpoints without the port.
+    pub endpoints: HashMap<SocketAddr, EndpointNames>,
+    /// The time since the Service itself was last changed, but for its status, in seconds; `None`
+    /// if it does not say.
+    pub service_seconds: Option<u64>,
+}
 
 /// Finds names.
 #[derive(Default)]
@@ -148,17 +155,26 @@ async fn read(source: Source, service: &ServiceName) -> Result<Option<Names>, Fa
     })
 }
 
-/// Asks for the slices of one Service, as the server's cache has them.
+/// Asks for one Service and its slices, as the server's cache has them.
 async fn from_cluster(
     client: &Client,
     pacer: &Pacer,
     service: &ServiceName,
 ) -> Result<Names, Failure> {
-    pacer.permit("GET").await;
-    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", service.namespace);
-    let of_service = ListParams::default().labels(&format!("{SERVICE}={}", service.name));
-    let request = Request::new(path).list(&of_service.match_any())?;
-    Ok(names([client.request::<Slice>(request).await?], service))
+    let ServiceName { namespace, name } = service;
+    let slices = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
+    let of_service = ListParams::default().labels(&format!("{SERVICE}={name}"));
+    let services = format!("/api/v1/namespaces/{namespace}/services");
+    let itself = ListParams::default().fields(&format!("metadata.name={name}"));
+    let mut read = Vec::new();
+    for (path, which) in [(slices, of_service), (services, itself)] {
+        pacer.permit("GET").await;
+        let request = Request::new(path).list(&which.match_any())?;
+        read.push(client.request::<Slice>(request).await?);
+    }
+    let changed = read[1].items.iter().flatten().find_map(Slice::changed);
+    let endpoints = names(read, service);
+    Ok(Names { endpoints, service_seconds: changed.and_then(|at| seconds(at, Timestamp::now())) })
 }
 
 /// Reads the slices of one Service.
@@ -166,11 +182,12 @@ async fn from_cluster(
 /// # Errors
 /// If the directory cannot be read. What cannot be decoded has no names.
 pub fn from_directory(directory: &Path, service: &ServiceName) -> Result<Names, Failure> {
-    Ok(names(manifests::read_documents::<Slice>(directory, &service.name)?, service))
+    let slices = manifests::read_documents::<Slice>(directory, &service.name)?;
+    Ok(Names { endpoints: names(slices, service), service_seconds: None })
 }
 
-/// An EndpointSlice, a list of them, or something else, without what has no names. An API server
-/// sends `null` for an empty list.
+/// An EndpointSlice, a list of them, or something else such as a Service, without what has no
+/// names. An API server sends `null` for an empty list.
 #[derive(Deserialize)]
 struct Slice {
     metadata: Option<Metadata>,
@@ -180,11 +197,20 @@ struct Slice {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Metadata {
     name: Option<Arc<str>>,
     namespace: Option<String>,
     labels: Option<HashMap<String, String>>,
     annotations: Option<HashMap<String, String>>,
+    managed_fields: Option<Vec<Change>>,
+}
+
+/// An entry of `managedFields`.
+#[derive(Deserialize)]
+struct Change {
+    time: Option<Timestamp>,
+    subresource: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -219,15 +245,27 @@ impl Slice {
     /// The age of the change that it reflects.
     fn seconds(&self, now: Timestamp) -> Option<u64> {
         let annotations = self.metadata.as_ref()?.annotations.as_ref()?;
-        let at: Timestamp = annotations.get(TRIGGER_TIME)?.parse().ok()?;
-        u64::try_from(now.duration_since(at).as_secs()).ok()
+        seconds(annotations.get(TRIGGER_TIME)?.parse().ok()?, now)
+    }
+
+    /// The time of the last change of the object, but for its status.
+    fn changed(&self) -> Option<Timestamp> {
+        let changes = self.metadata.as_ref()?.managed_fields.iter().flatten();
+        changes.filter(|change| change.subresource.is_none()).filter_map(|change| change.time).max()
     }
 }
 
-fn names(slices: impl IntoIterator<Item = Slice>, service: &ServiceName) -> Names {
+fn seconds(since: Timestamp, now: Timestamp) -> Option<u64> {
+    u64::try_from(now.duration_since(since).as_secs()).ok()
+}
+
+fn names(
+    slices: impl IntoIterator<Item = Slice>,
+    service: &ServiceName,
+) -> HashMap<SocketAddr, EndpointNames> {
     let items =
         |mut slice: Slice| slice.items.take().unwrap_or_default().into_iter().chain([slice]);
-    let mut found = Names::new();
+    let mut found = HashMap::new();
     for slice in slices.into_iter().flat_map(items).filter(|slice| slice.is_of(service)) {
         let slice_seconds = slice.seconds(Timestamp::now());
         let slice_name = slice.metadata.and_then(|metadata| metadata.name);

@@ -289,7 +289,8 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
     let naming = async { sources.names.of(service.as_ref()?).await };
     let ((), names) = tokio::join!(comparing, naming);
     if let Some(names) = names {
-        answer.set_names(&names);
+        answer.set_names(&names.endpoints);
+        answer.service_seconds = names.service_seconds;
     }
     if let Some(others) = sources.others.clone().filter(|_| answer.leads_somewhere()) {
         let flow = |(destination, protocol): (SocketAddr, Protocol)| NewFlow {

@@ -222,9 +222,12 @@ fn pods_are_named_as_the_api_server_names_them() {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain([&*flag]).collect();
         let _program = Program::start(&namespace, &arguments);
         namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
-        let names = |service: &str| {
+        let ask = |service: &str| -> Value {
             let output = namespace.switchyard(&["explain", service, "-ojson", &flag]).output();
-            let answer: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+            serde_json::from_slice(&output.unwrap().stdout).unwrap()
+        };
+        let names = |service: &str| {
+            let answer = ask(service);
             let lines = answer["endpoints"].as_array().unwrap();
             let text = |line: &Value| {
                 ["pod", "nodeName", "zone"]
@@ -250,5 +253,6 @@ fn pods_are_named_as_the_api_server_names_them() {
             ["pod-5", "node-5", "zone-2"],
         ];
         until("the second Service has names", || names(&name(1)) == expected);
+        assert!(ask(&name(1))["serviceSeconds"].is_u64(), "it is known when it was changed");
     });
 }

@@ -125,6 +125,9 @@ pub struct Explanation {
     /// Chains that may drop these connections, with the subjects of the conditions that were not
     /// decided: `marks of table ip filter, chain FORWARD`.
     pub undecided_chains: Vec<String>,
+    /// The time since the Service itself was last changed, not its endpoints, in seconds; `None` if
+    /// it is not known.
+    pub service_seconds: Option<u64>,
     /// The last change of the Service; `None` if it is not known.
     pub last_change: Option<LastChange>,
     /// Reasons and remedies, those that make the verdict first.
@@ -266,6 +269,7 @@ impl Explanation {
             other_tables: None,
             unread_tables: Vec::new(),
             undecided_chains: Vec::new(),
+            service_seconds: None,
             last_change: None,
             findings: Vec::new(),
         }

@@ -81,6 +81,9 @@ impl fmt::Display for Explanation {
                 writeln!(f, "\nother tables  {}", all.join("; "))?;
             }
         }
+        if let Some(seconds) = self.service_seconds {
+            writeln!(f, "\nthe Service itself was changed {} ago", age(seconds))?;
+        }
         if let Some(change) = &self.last_change {
             write!(f, "\nlast change  {}", change.at)?;
             if let Some(latency) = change.latency_milliseconds {

@@ -43,6 +43,7 @@ pub fn service(index: usize) -> Value {
             "labels": {"app": format!("app-{index}")},
             "managedFields": [{
                 "manager": "kubectl", "operation": "Update", "apiVersion": "v1",
+                "time": "2026-01-01T00:00:00Z",
                 "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:ports": {}, "f:type": {}}},
             }],
         },
