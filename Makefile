@@ -14,7 +14,7 @@ endif
 UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-standin
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
-UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-kernel \
+UNIT_LIBS = switchyard switchyard-agent switchyard-iptables switchyard-ipvs switchyard-kernel \
 	switchyard-nft switchyard-source-kube switchyard-userspace packet-rig
 
 # The crates with property tests.

@@ -7,7 +7,7 @@ cargo=${CARGO:-cargo}
 for target in x86_64-pc-windows-msvc aarch64-apple-darwin; do
     if [ -d "$(rustc --print target-libdir --target "$target")" ]; then
         echo "Checking for $target"
-        "$cargo" check --quiet --target "$target" --package switchyard-forwarder --package switchyard-userspace
+        "$cargo" check --quiet --target "$target" --package switchyard-userspace
     else
         echo "Not checked for $target: its standard library is not installed"
         echo "check-portable.sh $target: its standard library is not installed" >>"${SWITCHYARD_SKIPPED:-/dev/null}"

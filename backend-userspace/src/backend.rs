@@ -4,7 +4,6 @@ use switchyard_core::{
     error::ErrorChain,
     proxier::{Backend, KernelTable, Mode, Probed, Profile, ProxierError},
 };
-use switchyard_forwarder::Forwarder;
 
 use crate::{
     CaptureMode, UserspaceConfig,
@@ -14,6 +13,7 @@ use crate::{
         loopback::Loopback,
         redirect::{Redirects, Rules},
     },
+    forwarder::Forwarder,
     proxier::{PROFILE, UserspaceProxier},
 };
 

@@ -3,9 +3,11 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use switchyard_core::model::PerFamily;
-use switchyard_forwarder::{Counters, ForwarderConfig};
 
-use crate::capture::loopback::ShowTable;
+use crate::{
+    capture::loopback::ShowTable,
+    forwarder::{Counters, ForwarderConfig},
+};
 
 /// The way that the traffic of Services reaches the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

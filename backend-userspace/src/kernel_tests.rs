@@ -18,7 +18,6 @@ use switchyard_core::{
     proxier::Proxier,
     testing::conformance::{self, Damage, Refusals, RefusedPart, Subject},
 };
-use switchyard_forwarder::{Forwarder, ForwarderConfig};
 use switchyard_iptables::{ChainNaming, Flavour, IptablesConfig, IptablesProxier};
 use switchyard_kernel::nftables::{
     ElementData, OperationKind, Rule, SetData, Statement, Transaction, TransportError,
@@ -28,7 +27,11 @@ use switchyard_nft::{NftConfig, NftProxier};
 use tempfile::TempDir;
 use test_netns::run;
 
-use crate::{capture::redirect::Redirect, proxier::UserspaceProxier};
+use crate::{
+    capture::redirect::Redirect,
+    forwarder::{Forwarder, ForwarderConfig},
+    proxier::UserspaceProxier,
+};
 
 macro_rules! stories {
     ($module:ident, $subject:expr; $($story:ident)*) => {
@@ -237,8 +240,7 @@ impl Subject for Redirected {
     }
 
     fn open(&self) -> UserspaceProxier {
-        let mut config = ForwarderConfig::default();
-        config.threads = Some(1);
+        let config = ForwarderConfig { threads: Some(1), ..ForwarderConfig::default() };
         let both = PerFamily { v4: true, v6: true };
         let capture = Redirect::open(self.beneath(), both, 0x1800).unwrap();
         UserspaceProxier::new(Forwarder::start(config).unwrap(), Box::new(capture))

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Follow a sync: the backend (`proxier`) gives the Service ports to the forwarder
-//! (`switchyard-forwarder`), which chooses endpoints and moves bytes; a capture mode (`capture`)
+//! ([`forwarder`]), which chooses endpoints and moves bytes; a capture mode (`capture`)
 //! then makes the traffic of their frontends reach the forwarder's sockets. There are four capture
 //! modes, the best of which is chosen when the backend is probed:
 //!
@@ -19,6 +19,7 @@
 mod backend;
 mod capture;
 mod config;
+pub mod forwarder;
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod kernel_tests;
@@ -35,4 +36,3 @@ pub use self::{
     config::{CaptureMode, UserspaceConfig},
     node_ports::LoopbackNodePorts,
 };
-pub use switchyard_forwarder::{Counted, Counters, ForwarderConfig, spare_descriptors};

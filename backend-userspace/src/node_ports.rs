@@ -11,9 +11,11 @@ use switchyard_core::{
     proxier::DegradedPort,
     state::{Action, FrontendAddress, ResolvedServicePort},
 };
-use switchyard_forwarder::{Forwarder, ForwarderConfig, ForwarderError, Listener};
 
-use crate::sockets::Sockets;
+use crate::{
+    forwarder::{Forwarder, ForwarderConfig, ForwarderError, Listener},
+    sockets::Sockets,
+};
 
 /// The sockets at `[::1]` and the node ports of Service ports of IPv6. A kernel that translates the
 /// destination `::1` drops the answer, so that a forwarder takes the place of rules. SCTP has no
@@ -49,9 +51,9 @@ impl LoopbackNodePorts {
     /// If the forwarder cannot be started.
     pub fn switch_on(&mut self) -> Result<(), ForwarderError> {
         if self.forwarder.is_none() {
-            let mut config = ForwarderConfig::default();
-            config.threads = Some(1);
-            config.descriptors = Some(self.descriptors);
+            let descriptors = Some(self.descriptors);
+            let config =
+                ForwarderConfig { threads: Some(1), descriptors, ..ForwarderConfig::default() };
             self.forwarder = Some(Forwarder::start(config)?);
             let all = self.ports.iter().map(|(id, port)| (id.clone(), Some(Arc::clone(port))));
             self.change(all.collect());

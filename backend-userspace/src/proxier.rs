@@ -14,11 +14,11 @@ use switchyard_core::{
     state::{LocalPods, NodeState},
     transition::Transition,
 };
-use switchyard_forwarder::{CAPABILITIES, Forwarder, LocalClients, Panicked};
 #[cfg(target_os = "linux")]
 use switchyard_kernel::route::interface_networks;
 
 use crate::capture::Capture;
+use crate::forwarder::{CAPABILITIES, Forwarder, LocalClients, Panicked};
 
 /// The backend, whatever its capture mode.
 pub(crate) const PROFILE: Profile = Profile {
@@ -188,7 +188,8 @@ mod tests {
         state::{Action, Masquerade, PoolKind},
         testing::{NODE, Stepped, endpoint, service, slice},
     };
-    use switchyard_forwarder::{ForwarderConfig, Listener};
+
+    use crate::forwarder::{ForwarderConfig, Listener};
 
     use super::*;
 
@@ -244,8 +245,7 @@ mod tests {
     }
 
     fn forwarder() -> Forwarder {
-        let mut settings = ForwarderConfig::default();
-        settings.threads = Some(1);
+        let settings = ForwarderConfig { threads: Some(1), ..ForwarderConfig::default() };
         Forwarder::start(settings).unwrap()
     }
 

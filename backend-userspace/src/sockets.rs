@@ -10,7 +10,8 @@ use switchyard_core::{
     model::{Protocol, ServicePortId},
     proxier::DegradedPort,
 };
-use switchyard_forwarder::{Forwarder, Listener};
+
+use crate::forwarder::{Forwarder, Listener};
 
 /// The place of a socket.
 type Place = (Protocol, SocketAddr);

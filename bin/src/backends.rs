@@ -10,7 +10,7 @@ use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
 use switchyard_kernel::{families, nftables::TransportKind, route::SharedAddresses};
 use switchyard_nft::{NftBackend, NftConfig};
-use switchyard_userspace::{Counters, UserspaceBackend, UserspaceConfig};
+use switchyard_userspace::{UserspaceBackend, UserspaceConfig, forwarder::Counters};
 
 use crate::config::{
     ConfigError, Loaded,
@@ -154,7 +154,7 @@ fn userspace_config(settings: &BackendSettings, families: PerFamily<bool>) -> Us
 #[cfg(test)]
 mod tests {
     use switchyard_core::proxier;
-    use switchyard_userspace::{CaptureMode, ForwarderConfig};
+    use switchyard_userspace::{CaptureMode, forwarder::ForwarderConfig};
 
     use super::*;
     use crate::config::cli;

@@ -38,7 +38,7 @@ use switchyard_core::{
     runner::Observer,
 };
 use switchyard_source_kube::WatchHealth;
-use switchyard_userspace::Counters;
+use switchyard_userspace::forwarder::Counters;
 use tokio::{runtime, sync::watch, task::JoinError};
 
 use crate::config::{Loaded, flags::Flags, settings::Settings, version};

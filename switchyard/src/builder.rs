@@ -330,7 +330,10 @@ impl Descriptors {
         #[cfg(feature = "userspace")]
         if !profile.translates_flows {
             // The forwarder has all but these.
-            return Self { servers: switchyard_userspace::spare_descriptors(all), sockets: 0 };
+            return Self {
+                servers: switchyard_userspace::forwarder::spare_descriptors(all),
+                sockets: 0,
+            };
         }
         Self { servers: all, sockets: 0 }
     }
@@ -374,7 +377,7 @@ mod tests {
             let nft = Profile::new(Mode::NFTABLES);
             assert!(used(&nft, &IpFamily::ALL, 0) <= all, "{all}");
             assert!(used(&nft, &[IpFamily::V4], 0) <= all, "{all}");
-            let forwarder = all - switchyard_userspace::spare_descriptors(all);
+            let forwarder = all - switchyard_userspace::forwarder::spare_descriptors(all);
             assert!(used(&user_space, &IpFamily::ALL, forwarder) <= all, "{all}");
         }
     }

@@ -17,7 +17,8 @@ use switchyard_core::{
     state::{Action, FrontendAddress, ResolvedServicePort},
     transition::Transition,
 };
-use switchyard_forwarder::{Forwarder, ListenError, Listener};
+
+use crate::forwarder::{Forwarder, ListenError, Listener};
 
 use super::{Capture, RETRY, ports};
 

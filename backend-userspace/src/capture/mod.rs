@@ -16,7 +16,8 @@ use switchyard_core::{
     proxier::{Mode, Monitor, Profile, ProxierError, SyncReport},
     transition::Transition,
 };
-use switchyard_forwarder::Forwarder;
+
+use crate::forwarder::Forwarder;
 
 /// The device that has the addresses of this mode: those of Services, or those of the proxy's
 /// sockets.

@@ -10,7 +10,8 @@ use std::{
 };
 
 use switchyard_core::model::{Protocol, ServicePortId};
-use switchyard_forwarder::ListenError;
+
+use crate::forwarder::ListenError;
 
 /// The first port for Services. The range ends before that of node ports, and before the ports that
 /// systems give to clients.

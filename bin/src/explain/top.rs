@@ -16,7 +16,7 @@ use switchyard_core::{
     state::ResolvedServicePort,
     track::Tracker,
 };
-use switchyard_userspace::{Counted, Counters};
+use switchyard_userspace::forwarder::{Counted, Counters};
 use tokio::sync::Mutex;
 
 use super::{

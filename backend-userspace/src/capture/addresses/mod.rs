@@ -15,6 +15,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use crate::forwarder::{Forwarder, Listener};
 use async_trait::async_trait;
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
@@ -22,7 +23,6 @@ use switchyard_core::{
     state::{Action, NodePortAddresses, NodeState, ResolvedServicePort},
     transition::Transition,
 };
-use switchyard_forwarder::{Forwarder, Listener};
 
 #[cfg(target_os = "linux")]
 use self::linux as system;

@@ -23,17 +23,20 @@ use switchyard_core::{
     state::{Action, Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort},
     transition::{DerivedState, Transition},
 };
-use switchyard_forwarder::{Forwarder, ListenError, Listener};
 use switchyard_kernel::{
     conntrack::Reconciler,
     route::{DeviceError, DummyDevice, SharedAddresses},
+};
+
+use crate::{
+    capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor, ports},
+    forwarder::{Forwarder, ListenError, Listener},
 };
 
 use super::{
     answers::{self, Answers},
     pause,
 };
-use crate::capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor, ports};
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890,
 /// section 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network

@@ -34,7 +34,7 @@ use switchyard_core::{
     track::Problem,
     transition::Transition,
 };
-use switchyard_userspace::Counters;
+use switchyard_userspace::forwarder::Counters;
 
 use super::{
     conntrack::{Shares, TableUsage},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use prometheus::{IntCounter, IntGauge};
-use switchyard_userspace::{Counted, Counters};
+use switchyard_userspace::forwarder::{Counted, Counters};
 
 use super::maker::Maker;
 

@@ -1,0 +1,49 @@
+//! Forwards connections and datagrams to endpoints, on any system. The caller decides where it
+//! listens.
+//!
+//! ```
+//! use switchyard_userspace::forwarder::{Forwarder, ForwarderConfig};
+//!
+//! let forwarder = Forwarder::start(ForwarderConfig::default())?;
+//! // For each Service port of a resolved state: `forwarder.serve(port)`, then `forwarder.listen(listener)`.
+//! assert_eq!(forwarder.usage().connections, 0);
+//! # Ok::<(), switchyard_userspace::forwarder::ForwarderError>(())
+//! ```
+//!
+//! Follow a connection: a [`Listener`] accepts it (`tcp`, `udp`), if its client may have another
+//! one (`slots`); the Service port chooses an endpoint (`port`, `balance`), another one if the
+//! first does not answer; then bytes go both ways until both ends have closed. Everything that
+//! differs between systems is behind one trait (`platform`).
+//!
+//! A [`Forwarder`] has its own threads. What it knows of Service ports comes resolved from
+//! `switchyard-core`.
+
+mod balance;
+mod clients;
+mod counters;
+mod ends;
+mod listener;
+mod panicked;
+mod pipes;
+mod platform;
+mod port;
+mod rate_limit;
+mod shared;
+mod showing;
+mod slots;
+mod socket;
+mod source_ports;
+mod supervisor;
+mod task;
+mod tcp;
+mod threads;
+mod udp;
+
+pub(crate) use self::{balance::CAPABILITIES, panicked::Panicked};
+pub use self::{
+    clients::LocalClients,
+    counters::{Counted, Counters},
+    listener::{ListenError, Listener},
+    shared::{ForwarderConfig, spare_descriptors},
+    threads::{Forwarder, ForwarderError, Usage},
+};

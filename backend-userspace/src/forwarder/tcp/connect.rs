@@ -1,0 +1,310 @@
+//! Connecting to an endpoint, or to the next one.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use socket2::SockRef;
+use switchyard_core::{
+    error::ErrorChain,
+    model::{IpFamily, Protocol},
+    state::PoolKind,
+};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    time::{sleep, timeout},
+};
+
+use super::{PAUSE, tune};
+use crate::forwarder::{
+    counters::Counted,
+    ends::Ends,
+    port::{Chosen, Port},
+    shared::Shared,
+};
+
+/// The most endpoints that are tried for a connection, if there are not more timeouts.
+const TRIES: usize = 8;
+
+/// Connects to an endpoint of a pool. Endpoints that do not take the connection are passed over;
+/// when all have been tried and timeouts are left, the first is tried again. Returns `None` if none
+/// takes it.
+pub(super) async fn connect(
+    shared: &Shared,
+    port: &Port,
+    pool: PoolKind,
+    ends: Ends,
+) -> Option<(TcpStream, Chosen)> {
+    let timeouts = &shared.config.connect_timeouts;
+    let protocol = port.id().name.protocol;
+    let mut tried = Vec::new();
+    let mut tries = 0;
+    let mut is_without_port = false;
+    let mut last = None;
+    while tries < timeouts.len().max(TRIES) {
+        let Some(chosen) = port.choose(pool, ends, &tried) else {
+            if tried.is_empty() || tries >= timeouts.len() {
+                break;
+            }
+            tried.clear();
+            if is_without_port {
+                sleep(PAUSE).await;
+            }
+            continue;
+        };
+        let limit = timeouts.get(tries).or(timeouts.last()).copied().unwrap_or(Duration::MAX);
+        let address = chosen.address;
+        if tries > 0 {
+            shared.counters.count(Counted::Retries);
+        }
+        let result = match shared.shown(protocol, ends, address) {
+            None => attempt(shared, protocol, address, None, limit).await,
+            Some(client) => show(shared, port, address, client, limit).await,
+        };
+        tries += 1;
+        match result {
+            Ok(stream) => {
+                port.succeeded(address);
+                shared.counters.count(Counted::connection(protocol));
+                return Some((stream, chosen));
+            }
+            Err(error) => {
+                tracing::debug!(
+                    service = %port.id().name, endpoint = %address, err = %ErrorChain(&error),
+                    "Failed to connect to an endpoint"
+                );
+                if shared.platform.is_exhausted(&error) {
+                    shared.counters.count(Counted::Exhausted);
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                tried.push(address);
+                if error.kind() == io::ErrorKind::AddrNotAvailable && has_source(shared, address) {
+                    // All ports are connected to the endpoint, which is not to blame.
+                    is_without_port = true;
+                    shared.without_port.fetch_add(1, Ordering::Relaxed);
+                    shared.counters.count(Counted::Exhausted);
+                    if port.is_warning_due() {
+                        tracing::warn!(
+                            service = %port.id().name, endpoint = %address,
+                            "Endpoint passed over: all local ports are connected to it, or have \
+                             been within a minute (ip_local_port_range)"
+                        );
+                    }
+                } else {
+                    shared.counters.count(Counted::failure(&error));
+                    if port.failed(address, ends.client.ip()) {
+                        shared.counters.count(Counted::LeftOut);
+                    }
+                }
+                last = Some(error);
+            }
+        }
+    }
+    shared.counters.count(Counted::unserved(protocol));
+    if port.is_warning_due() {
+        let err =
+            last.map_or("no endpoint is left".to_owned(), |last| ErrorChain(&last).to_string());
+        tracing::warn!(service = %port.id().name, client = %ends.client, err, "No endpoint took a connection");
+    }
+    None
+}
+
+/// Connects to an endpoint from the address of the client or, if that fails and the endpoint has
+/// not refused, from the node's at once.
+async fn show(
+    shared: &Shared,
+    port: &Port,
+    endpoint: SocketAddr,
+    client: IpAddr,
+    limit: Duration,
+) -> io::Result<TcpStream> {
+    let shown = attempt(shared, Protocol::Tcp, endpoint, Some(client), limit).await;
+    let error = match shown {
+        Ok(stream) => {
+            shared.showing.worked(client, endpoint.ip());
+            return Ok(stream);
+        }
+        Err(error)
+            if error.kind() == io::ErrorKind::ConnectionRefused
+                || shared.platform.is_exhausted(&error) =>
+        {
+            return Err(error);
+        }
+        Err(error) => error,
+    };
+    let stream = attempt(shared, Protocol::Tcp, endpoint, None, limit).await?;
+    // A client whose ports are all connected to the endpoint shows nothing about answers.
+    if error.kind() == io::ErrorKind::AddrNotAvailable {
+        return Ok(stream);
+    }
+    if port.is_warning_due() {
+        tracing::warn!(
+            service = %port.id().name, %endpoint, %client, err = %ErrorChain(&error),
+            "Failed to connect from the client's address, unlike from the node's, which the endpoint sees"
+        );
+    }
+    if shared.showing.failed(client, endpoint.ip(), Instant::now()) {
+        tracing::warn!(
+            family = %IpFamily::of(&client),
+            "Endpoints see the node instead of clients: their answers to clients do not come back \
+             here; single connections try it again"
+        );
+    }
+    Ok(stream)
+}
+
+/// Whether this node has an address for sockets that connect to an endpoint. Without one, which
+/// happens with IPv6, the error is the same as without a port. UDP has ports of its own.
+fn has_source(shared: &Shared, endpoint: SocketAddr) -> bool {
+    let connect = || shared.socket_to(Protocol::Udp, endpoint)?.connect(&endpoint.into());
+    !connect().is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
+/// Connects to an endpoint, from an address of this node or from that of the client.
+async fn attempt(
+    shared: &Shared,
+    protocol: Protocol,
+    address: SocketAddr,
+    client: Option<IpAddr>,
+    limit: Duration,
+) -> io::Result<TcpStream> {
+    let socket = shared.socket_to(protocol, address)?;
+    if let Some(client) = client {
+        shared.platform.bind_as(&socket, SocketAddr::new(client, 0))?;
+    }
+    tune(shared, protocol, &SockRef::from(&socket));
+    let connect = timeout(limit, TcpSocket::from_std_stream(socket.into()).connect(address));
+    let stream = connect.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    // No one listens at a port of this node from which the system lets sockets connect: then the
+    // socket may have been connected to itself (RFC 9293, section 3.5, simultaneous open).
+    if stream.local_addr()? == address {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::TcpListener,
+        sync::{Arc, Mutex, PoisonError},
+    };
+
+    use socket2::Socket;
+    use switchyard_core::{
+        model::{IpFamily, LbAlgorithm, ServiceName, ServicePortId, ServicePortName},
+        state::{Endpoint, ResolvedServicePort},
+    };
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+    use crate::forwarder::{
+        platform::{self, Platform},
+        shared::ForwarderConfig,
+    };
+
+    /// A system that returns these results before it makes sockets, and calls exhaustion a quota.
+    struct Scripted(Arc<Mutex<Vec<io::Result<Socket>>>>);
+
+    impl Platform for Scripted {
+        fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
+            let next = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            next.unwrap_or_else(|| platform::current().socket(protocol, address))
+        }
+
+        fn is_exhausted(&self, error: &io::Error) -> bool {
+            error.kind() == io::ErrorKind::QuotaExceeded
+        }
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// A Service port with affinity and these endpoints.
+    fn port(mut endpoints: [SocketAddr; 2]) -> Port {
+        endpoints.sort();
+        let name = ServicePortName {
+            service: ServiceName::new("default", "web"),
+            port: "http".into(),
+            protocol: Protocol::Tcp,
+        };
+        let endpoint =
+            |address| Endpoint { address, is_local: false, may_be_local: false, weight: 1 };
+        let resolved = ResolvedServicePort {
+            id: ServicePortId { name, family: IpFamily::V4 },
+            frontends: Vec::new(),
+            cluster: endpoints.into_iter().map(endpoint).collect(),
+            local: [].into(),
+            draining: [].into(),
+            affinity: Some(Duration::from_secs(100)),
+            lb_algorithm: LbAlgorithm::RoundRobin,
+            proxy_protocol: None,
+        };
+        Port::new(&Arc::new(resolved), &Arc::default())
+    }
+
+    #[test]
+    fn no_endpoint_is_to_blame_for_a_lack_of_descriptors_or_ports() {
+        let results = Arc::default();
+        let mut shared = Shared::new(ForwarderConfig::default());
+        shared.platform = Box::new(Scripted(Arc::clone(&results)));
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let port = port(listeners.each_ref().map(|listener| listener.local_addr().unwrap()));
+        let client = SocketAddr::from(([127, 0, 0, 1], 4711));
+        let ends = Ends { client, destination: client, is_shown: false };
+        let endpoint = || {
+            let connected = runtime().block_on(connect(&shared, &port, PoolKind::Cluster, ends));
+            connected.map(|(_, chosen)| chosen.address)
+        };
+        let first = endpoint().unwrap();
+        results.lock().unwrap().push(Err(io::ErrorKind::QuotaExceeded.into()));
+        assert_eq!(endpoint(), Some(first), "the client stays with its endpoint");
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        results.lock().unwrap().push(Err(refused));
+        assert_ne!(endpoint(), Some(first));
+    }
+
+    /// Tests that need root.
+    mod kernel_tests {
+        use super::*;
+
+        #[test]
+        fn an_endpoint_that_no_address_of_the_node_leads_to_is_left_out() {
+            test_netns::in_namespace(|| {
+                test_netns::run("ip link add name br7 type bridge");
+                test_netns::run("ip link set br7 addrgenmode none");
+                test_netns::run("ip link set br7 up");
+                test_netns::run("ip -6 route add 2001:db8::/64 dev br7");
+                let shared = Shared::new(ForwarderConfig::default());
+                let port =
+                    port(["[2001:db8::1]:80", "[2001:db8::2]:80"].map(|at| at.parse().unwrap()));
+                let client = SocketAddr::from(([127, 0, 0, 1], 4711));
+                let ends = Ends { client, destination: client, is_shown: false };
+                for _ in 0..2 {
+                    let connected = connect(&shared, &port, PoolKind::Cluster, ends);
+                    assert!(runtime().block_on(connected).is_none());
+                }
+                assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
+                assert!(shared.counters.get(Counted::EndpointUnreachable) > 0);
+                assert!(shared.counters.get(Counted::LeftOut) > 0);
+            });
+        }
+    }
+
+    #[test]
+    fn a_connection_of_a_socket_to_itself_is_refused() {
+        let socket = platform::current().socket(Protocol::Tcp, ([127, 0, 0, 1], 0).into()).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let mut shared = Shared::new(ForwarderConfig::default());
+        shared.platform = Box::new(Scripted(Arc::new(Mutex::new(vec![Ok(socket)]))));
+        let connected =
+            runtime().block_on(attempt(&shared, Protocol::Tcp, address, None, Duration::MAX));
+        assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,136 @@
+//! One connection, from its client's arrival to its end.
+
+use std::{
+    net::{Shutdown, SocketAddr},
+    sync::Arc,
+};
+
+use socket2::SockRef;
+use switchyard_core::{model::Protocol, state::PoolKind};
+use tokio::{io::Interest, net::TcpStream, select};
+
+use super::{
+    connect::connect,
+    copy::{Ending, copy},
+    delivery::{Delivery, delivered, taken},
+    header::header,
+    release, tune, tune_lasting,
+};
+use crate::forwarder::{
+    counters::Counted,
+    ends::Ends,
+    port::Chosen,
+    shared::{OpenListener, Serving, Shared},
+    slots::Slot,
+};
+
+/// Starts a task for the connection of a client, if the client may have it.
+pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: SocketAddr) {
+    let serving = open.serving();
+    let shared = &open.shared;
+    let protocol = serving.port.id().name.protocol;
+    if !shared.platform.inherits_options() {
+        tune(shared, protocol, &SockRef::from(&client));
+        tune_lasting(shared, protocol, &SockRef::from(&client));
+    }
+    let (listener, client_ip) = (&serving.listener, address.ip());
+    // A connection that is dropped is reset.
+    if !listener.allows(client_ip) {
+        shared.counters.count(Counted::RefusedSource);
+        return;
+    }
+    let Some(pool) = listener.pool(client_ip, &shared.clients) else { return };
+    let id = serving.port.id();
+    match shared.slots.take(id, shared.source(client_ip)) {
+        Ok(slot) => {
+            tokio::spawn(run(Arc::clone(shared), serving, pool, client, address, slot));
+        }
+        Err(full) => shared.slots.refuse(id, client_ip, full),
+    }
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    serving: Arc<Serving>,
+    pool: PoolKind,
+    client: TcpStream,
+    address: SocketAddr,
+    _slot: Slot,
+) {
+    let protocol = serving.port.id().name.protocol;
+    // Most of a connection's life is that of `copy`, whose task should not be as big as that.
+    let starting = Box::pin(start(&shared, &serving, pool, &client, address));
+    let Some(Started { endpoint, header, _chosen }) = starting.await else { return };
+    drop(serving);
+    match copy(&shared, protocol, &client, &endpoint, header).await {
+        Ending::Complete => {
+            for (end, other) in [(&client, &endpoint), (&endpoint, &client)] {
+                if is_pending(&shared, end) {
+                    // What the system keeps for an end takes the place as long.
+                    let _ = SockRef::from(other).shutdown(Shutdown::Write);
+                    let _ = SockRef::from(end).shutdown(Shutdown::Write);
+                    if Box::pin(taken(&shared, end)).await == Delivery::Failed {
+                        continue;
+                    }
+                }
+                release(end);
+            }
+        }
+        Ending::EndpointGone => {
+            drop(endpoint);
+            if Box::pin(delivered(&shared, &client)).await != Delivery::Failed {
+                // Has the system reset the connection when the client sends something.
+                release(&client);
+            }
+        }
+        Ending::ClientGone => {
+            drop(client);
+            // An endpoint that works for a client who is gone should know. A reset takes nothing
+            // from the endpoint that it has.
+            if Box::pin(delivered(&shared, &endpoint)).await == Delivery::Closed {
+                release(&endpoint);
+            }
+        }
+        Ending::Failed => {}
+    }
+}
+
+/// Whether something is known to be on its way to an end.
+fn is_pending(shared: &Shared, end: &TcpStream) -> bool {
+    shared.platform.has_acknowledged(&SockRef::from(end)) == Some(false)
+}
+
+/// A connection that an endpoint has taken.
+struct Started {
+    endpoint: TcpStream,
+    /// The bytes sent to the endpoint first.
+    header: Vec<u8>,
+    _chosen: Chosen,
+}
+
+/// Connects a client to an endpoint. Returns `None` if no endpoint takes the connection, or if the
+/// client does not wait.
+async fn start(
+    shared: &Shared,
+    serving: &Serving,
+    pool: PoolKind,
+    client: &TcpStream,
+    address: SocketAddr,
+) -> Option<Started> {
+    let protocol = serving.port.id().name.protocol;
+    let destination = if serving.port.needs_destination() {
+        let original = shared.platform.original_destination(SockRef::from(client));
+        original.or_else(|| client.local_addr().ok())?
+    } else {
+        serving.listener.address
+    };
+    let ends = Ends { client: address, destination, is_shown: serving.listener.shows_clients() };
+    let (endpoint, _chosen) = select! {
+        endpoint = connect(shared, &serving.port, pool, ends) => endpoint?,
+        // The client has reset the connection. One that only sends no more may still read.
+        _ = client.ready(Interest::ERROR) => return None,
+    };
+    let version = serving.port.proxy_protocol().filter(|_| protocol == Protocol::Tcp);
+    let header = version.map_or(Vec::new(), |version| header(version, ends));
+    Some(Started { endpoint, header, _chosen })
+}

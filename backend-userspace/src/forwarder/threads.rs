@@ -1,0 +1,258 @@
+//! The forwarder: its threads, its Service ports, and its listeners.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io, mem,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use switchyard_core::{
+    model::{PerFamily, Protocol, ServicePortId},
+    state::ResolvedServicePort,
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::sleep,
+};
+
+use crate::forwarder::{
+    clients::LocalClients,
+    counters::Counters,
+    listener::{ListenError, Listener, TooManyListeners},
+    panicked::Panicked,
+    port::Port,
+    shared::{ForwarderConfig, OpenListener, Serving, Shared},
+    slots::ListenerSlot,
+    socket::Socket,
+    supervisor,
+    task::Task,
+};
+
+/// Why a [`Forwarder`] could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwarderError {
+    /// The threads could not be started.
+    #[error("cannot start the forwarder's threads")]
+    Threads(#[source] io::Error),
+}
+
+/// The open listeners, connections and flows of a [`Forwarder`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Connections and flows.
+    pub connections: usize,
+    /// The most connections and flows that there may be.
+    pub limit: usize,
+    /// Connections and flows that were refused since the start, since they were too many.
+    pub refused: u64,
+    /// Attempts to connect since the start for which this node had no port left that is not
+    /// connected to the same endpoint.
+    pub without_port: u64,
+}
+
+/// The interval of a timer that ends before those that connections set, which are longer. A new
+/// timer that would be the first to end costs a system call, and wakes a thread for nothing.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The interval at which connections are looked at while they are waited for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Forwards connections and datagrams, on threads of its own, in the network namespace of the
+/// thread that started it. When the value is dropped, all connections end.
+pub struct Forwarder {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    runtime: Option<Runtime>,
+}
+
+#[derive(Default)]
+struct State {
+    ports: HashMap<ServicePortId, Arc<Port>>,
+    listeners: HashMap<(Protocol, SocketAddr), (Arc<OpenListener>, Task, ListenerSlot)>,
+}
+
+impl Forwarder {
+    /// Starts the threads. Nothing is forwarded yet.
+    ///
+    /// # Errors
+    /// If the threads cannot be started.
+    pub fn start(config: ForwarderConfig) -> Result<Self, ForwarderError> {
+        Self::start_counting(config, &Arc::default())
+    }
+
+    /// Starts the threads, as [`Forwarder::start`] does, with the counters of the caller, which no
+    /// other forwarder should have.
+    ///
+    /// # Errors
+    /// If the threads cannot be started.
+    pub fn start_counting(
+        config: ForwarderConfig,
+        counters: &Arc<Counters>,
+    ) -> Result<Self, ForwarderError> {
+        let mut builder = Builder::new_multi_thread();
+        if let Some(threads) = config.threads {
+            builder.worker_threads(threads);
+        }
+        let runtime = builder
+            .thread_name("forwarder")
+            .enable_all()
+            .build()
+            .map_err(ForwarderError::Threads)?;
+        runtime.spawn(async {
+            loop {
+                sleep(TICK).await;
+            }
+        });
+        let shared = Arc::new(Shared::counting(config, Arc::clone(counters)));
+        Ok(Self { shared, state: Mutex::default(), runtime: Some(runtime) })
+    }
+
+    /// Returns what is open.
+    pub fn usage(&self) -> Usage {
+        let slots = &self.shared.slots;
+        Usage {
+            connections: slots.taken(),
+            limit: slots.limit(),
+            refused: slots.refused(),
+            without_port: self.shared.without_port.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The Service ports with a listener that panicked, which was opened again.
+    pub fn panicked(&self) -> Panicked {
+        self.shared.panicked.clone()
+    }
+
+    /// Sets which clients run on this node.
+    pub fn set_local_clients(&self, clients: LocalClients) {
+        *self.shared.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    /// Sets the families whose endpoints see the address of a client from elsewhere instead of the
+    /// node's, where the [action](Listener::action) of the listener has the client never
+    /// masqueraded. The ports are the node's. The caller has the system deliver what endpoints send
+    /// to clients to sockets of this program that have `IP_TRANSPARENT`; none at first. If
+    /// connections show that answers do not come back, as they succeed from the node's address
+    /// alone, the client is left out for a while or, with several clients, the family. SCTP is left
+    /// out.
+    pub fn show_clients(&self, families: PerFamily<bool>) {
+        self.shared.showing.set(families);
+    }
+
+    /// Adds a Service port, or changes the endpoints of one. New connections use the new endpoints;
+    /// TCP connections stay where they are, and flows end whose endpoint no longer serves.
+    pub fn serve(&self, resolved: &Arc<ResolvedServicePort>) {
+        let mut state = self.lock();
+        match state.ports.get(&resolved.id) {
+            Some(port) => port.update(resolved),
+            None => {
+                let port = Port::new(resolved, &self.shared.remembered);
+                state.ports.insert(resolved.id.clone(), Arc::new(port));
+            }
+        }
+    }
+
+    /// Forgets Service ports, and closes their listeners. TCP connections go on until they end;
+    /// flows end.
+    pub fn remove(&self, ids: &HashSet<&ServicePortId>) {
+        if ids.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        state.ports.retain(|id, _| !ids.contains(id));
+        let is_closed = |open: &OpenListener| ids.contains(open.serving().port.id());
+        let closed = state.listeners.iter().filter(|(_, (open, ..))| is_closed(open));
+        let closed: Vec<_> = closed.map(|(place, _)| *place).collect();
+        drop(state);
+        self.close(closed);
+    }
+
+    /// Opens a listener for a Service port that is [served](Self::serve), in the network namespace
+    /// of the calling thread. A listener that is open at the address stays open, with the Service
+    /// port, the route and the sources of the new one. Returns the address that was bound.
+    ///
+    /// # Errors
+    /// [`ListenError`], if the system refuses.
+    pub fn listen(&self, listener: &Listener) -> Result<SocketAddr, ListenError> {
+        let failed =
+            |source| ListenError { port: listener.port.clone(), address: listener.address, source };
+        let mut state = self.lock();
+        let protocol = listener.port.name.protocol;
+        let port = state.ports.get(&listener.port).cloned();
+        let port = port.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let serving = Serving { port, listener: listener.clone() };
+        if let Some((open, ..)) = state.listeners.get(&(protocol, listener.address)) {
+            open.change(serving);
+            return Ok(open.address);
+        }
+        let Some(runtime) = &self.runtime else { return Err(failed(io::ErrorKind::Other.into())) };
+        let _inside = runtime.enter();
+        let slot = self.shared.slots.take_for_listener();
+        let slot = slot.ok_or_else(|| failed(io::Error::other(TooManyListeners)))?;
+        let bind = || {
+            let socket = Socket::bind(&self.shared, protocol, listener.address)?;
+            Ok((socket.address()?, socket))
+        };
+        let (address, socket) = bind().map_err(failed)?;
+        let open = Arc::new(OpenListener::new(&self.shared, address, serving));
+        let task = Task::start(runtime, supervisor::serve(Arc::clone(&open), socket));
+        let place = (protocol, address);
+        self.shared.listening.write().unwrap_or_else(PoisonError::into_inner).insert(place);
+        state.listeners.insert(place, (open, task, slot));
+        Ok(address)
+    }
+
+    /// Closes listeners, by the addresses that were bound. TCP connections go on until they end;
+    /// flows end. Returns the number of listeners that were open.
+    pub fn close(&self, places: impl IntoIterator<Item = (Protocol, SocketAddr)>) -> usize {
+        let mut state = self.lock();
+        let mut listening = self.shared.listening.write().unwrap_or_else(PoisonError::into_inner);
+        let close = |place| {
+            listening.remove(&place);
+            state.listeners.remove(&place)
+        };
+        let closed: Vec<_> = places.into_iter().filter_map(close).collect();
+        drop((state, listening));
+        let count = closed.len();
+        // Without the locks: all wait for the threads at the same time.
+        Task::end_all(closed.into_iter().map(|(_, task, _)| task));
+        count
+    }
+
+    /// Lets connections of TCP and SCTP go on until none is left, at most for a time. New ones are
+    /// accepted until then, or until the last tenth of the time: a successor may start only when
+    /// this program has ended. Calls `before_closing` then. Blocks until the end. Whatever is left
+    /// ends with this value.
+    pub fn drain(&self, limit: Duration, before_closing: impl FnOnce()) {
+        let start = Instant::now();
+        let wait = |limit| {
+            while self.shared.slots.streams() > 0 && start.elapsed() < limit {
+                thread::sleep(LOOK);
+            }
+        };
+        wait(limit - limit / 10);
+        before_closing();
+        let listeners = mem::take(&mut self.lock().listeners);
+        Task::end_all(listeners.into_values().map(|(_, task, _)| task));
+        wait(limit);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        let listeners = mem::take(&mut self.lock().listeners);
+        Task::end_all(listeners.into_values().map(|(_, task, _)| task));
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

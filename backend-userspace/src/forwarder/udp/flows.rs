@@ -1,0 +1,350 @@
+//! The flows of a listener.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use switchyard_core::{error::ErrorChain, state::PoolKind};
+use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
+
+use super::{
+    answers::Failure,
+    flow::{Context, Flow, UpstreamError},
+};
+use crate::forwarder::{
+    counters::Counted,
+    ends::Ends,
+    port::Port,
+    rate_limit::RateLimit,
+    shared::{OpenListener, Serving, Shared},
+    slots::{LimitReached, count_down},
+};
+
+/// The time that a flow must have been idle to make room for another.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The same for a flow that awaits an answer, such as that of a resolver, which may ask others.
+const AWAITING: Duration = Duration::from_secs(5);
+
+/// The time to wait for descriptors, memory or ports to become free.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct Flows {
+    shared: Arc<Shared>,
+    context: Context,
+    /// Where clients send datagrams.
+    address: SocketAddr,
+    by_client: HashMap<SocketAddr, Flow>,
+    /// The number of flows of each source.
+    counts: HashMap<IpAddr, usize>,
+    /// Flows that may be ended to make room, as of the last look.
+    idle: Option<Idle>,
+    /// The time until which no flow is started, since the system had no socket.
+    paused_until: Option<Instant>,
+    warned: RateLimit,
+}
+
+/// Idle flows, the longest idle first, and those that await an answer after the others.
+struct Idle {
+    of_source: HashMap<IpAddr, VecDeque<SocketAddr>>,
+    /// Those of clients with many flows first, and how many that are.
+    all: VecDeque<(usize, SocketAddr)>,
+}
+
+impl Flows {
+    pub(super) fn new(
+        open: &OpenListener,
+        listener: &Arc<UdpSocket>,
+        failures: UnboundedSender<Failure>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(&open.shared),
+            context: Context {
+                listener: Arc::downgrade(listener),
+                failures,
+                numbers: 0,
+                shared: Arc::clone(&open.shared),
+            },
+            address: open.address,
+            by_client: HashMap::new(),
+            counts: HashMap::new(),
+            idle: None,
+            paused_until: None,
+            warned: RateLimit::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_client.is_empty()
+    }
+
+    /// Sends a client's datagrams to the endpoint of the client's flow, which is started if there
+    /// is none.
+    pub(super) fn forward(&mut self, serving: &Serving, client: SocketAddr, datagrams: &[&[u8]]) {
+        let mut rest = datagrams;
+        while !rest.is_empty() {
+            let flow = self.by_client.get(&client);
+            if flow.is_some_and(|flow| !Arc::ptr_eq(&flow.port, &serving.port)) {
+                // The address belongs to another Service port now.
+                self.end(client);
+            }
+            if !self.by_client.contains_key(&client) && !self.start(serving, client) {
+                return;
+            }
+            let Some(flow) = self.by_client.get_mut(&client) else { return };
+            let taken = flow.send(rest);
+            if taken < rest.len() {
+                let refused = rest[taken];
+                if !self.move_on(client, Some(refused)) {
+                    // Otherwise each of the rest would try all endpoints again.
+                    let dropped = (rest.len() - taken) as u64;
+                    self.shared.counters.add(Counted::DroppedIn, dropped);
+                    return;
+                }
+            }
+            // The other endpoint was sent the datagram that this one did not take.
+            rest = rest.get(taken + 1..).unwrap_or_default();
+        }
+    }
+
+    /// Starts a flow, if need be in the place of an idle one. Returns whether the client has one
+    /// now.
+    fn start(&mut self, serving: &Serving, client: SocketAddr) -> bool {
+        if self.paused_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        let pool = serving.listener.pool(client.ip(), &self.shared.clients);
+        let Some(pool) = pool else { return false };
+        let source = self.shared.source(client.ip());
+        let is_shown = serving.listener.shows_clients();
+        let ends = Ends { client, destination: self.address, is_shown };
+        let mut result = self.try_start(&serving.port, pool, ends, source);
+        let full = match &result {
+            Err(UpstreamError::Full(full)) => Some(*full),
+            Err(UpstreamError::Exhausted(_)) => Some(LimitReached::All),
+            Ok(()) | Err(UpstreamError::NoEndpoint) => None,
+        };
+        if full.is_some_and(|full| self.make_room(source, full)) {
+            result = self.try_start(&serving.port, pool, ends, source);
+        }
+        match result {
+            Ok(()) => {
+                self.shared.counters.count(Counted::Udp);
+                return true;
+            }
+            Err(UpstreamError::Full(full)) => {
+                self.shared.slots.refuse(serving.port.id(), client.ip(), full);
+            }
+            Err(error) => {
+                self.shared.counters.count(Counted::UnservedUdp);
+                self.report(&serving.port, &error);
+            }
+        }
+        false
+    }
+
+    fn try_start(
+        &mut self,
+        port: &Arc<Port>,
+        pool: PoolKind,
+        ends: Ends,
+        source: IpAddr,
+    ) -> Result<(), UpstreamError> {
+        let slot = self.shared.slots.take(port.id(), source).map_err(UpstreamError::Full)?;
+        let flow = Flow::start(&mut self.context, port, pool, ends, slot)?;
+        self.by_client.insert(ends.client, flow);
+        *self.counts.entry(source).or_default() += 1;
+        Ok(())
+    }
+
+    /// Ends an idle flow of the client, or else of a client who has more flows, so that a client
+    /// with many flows cannot end those of others. Returns whether there was one.
+    fn make_room(&mut self, source: IpAddr, full: LimitReached) -> bool {
+        // A list for each tick at most: finding idle flows for each refused datagram would take all
+        // the time.
+        let mut idle = self.idle.take().unwrap_or_else(|| self.list_idle());
+        let helps = |flow: &Flow| {
+            // Otherwise its place is not the one that is missing.
+            full != LimitReached::Endpoint || self.shared.source_ports.are_taken(flow.endpoint())
+        };
+        let is_idle = |flow: SocketAddr| {
+            self.by_client.get(&flow).is_some_and(|flow| flow.is_quiet() && helps(flow))
+        };
+        let own = idle.of_source.get_mut(&source);
+        let mut found = own.and_then(|own| first(own, |flow| is_idle(*flow)));
+        if found.is_none() && full != LimitReached::Client {
+            let own = self.counts.get(&source).copied().unwrap_or(0);
+            let of_more = idle.all.front().is_some_and(|(count, _)| *count > own);
+            if of_more {
+                found = first(&mut idle.all, |(_, flow)| is_idle(*flow)).map(|(_, flow)| flow);
+            }
+        }
+        self.idle = Some(idle);
+        found.is_some_and(|flow| self.end(flow))
+    }
+
+    fn list_idle(&self) -> Idle {
+        let now = Instant::now();
+        let idle = self.by_client.iter();
+        let idle = idle.filter(|(_, flow)| {
+            let enough = if flow.is_awaited() { AWAITING } else { IDLE };
+            flow.is_quiet() && now - flow.used >= enough
+        });
+        let mut idle: Vec<(&SocketAddr, &Flow)> = idle.collect();
+        // What comes for one that awaits an answer would be lost.
+        idle.sort_by_key(|(_, flow)| (flow.is_awaited(), flow.used));
+        let mut of_source: HashMap<IpAddr, VecDeque<SocketAddr>> = HashMap::new();
+        for (client, flow) in &idle {
+            of_source.entry(flow.source()).or_default().push_back(**client);
+        }
+        let count = |flow: &Flow| self.counts.get(&flow.source()).copied();
+        let all = idle.iter().map(|(client, flow)| (count(flow).unwrap_or(0), **client));
+        let mut all: Vec<(usize, SocketAddr)> = all.collect();
+        all.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+        Idle { of_source, all: all.into() }
+    }
+
+    /// Moves the flow of a client to another endpoint, if it still has the one that failed.
+    pub(super) fn endpoint_failed(&mut self, failure: Failure) {
+        if self.by_client.get(&failure.client).is_some_and(|flow| flow.is_at(failure.upstream)) {
+            self.move_on(failure.client, None);
+        }
+    }
+
+    /// Moves a flow to another endpoint, with the datagram at hand, if there is one. Returns
+    /// whether the client still has a flow.
+    fn move_on(&mut self, client: SocketAddr, at_hand: Option<&[u8]>) -> bool {
+        let Self { by_client, context, shared, .. } = self;
+        let Some(flow) = by_client.get_mut(&client) else { return false };
+        if let Err(error) = flow.move_on(context, at_hand) {
+            let port = Arc::clone(&flow.port);
+            match error {
+                UpstreamError::Full(full) => shared.slots.refuse(port.id(), client.ip(), full),
+                error => self.report(&port, &error),
+            }
+            self.end(client);
+            return false;
+        }
+        true
+    }
+
+    fn report(&mut self, port: &Port, error: &UpstreamError) {
+        let UpstreamError::Exhausted(error) = error else { return };
+        self.paused_until = Some(Instant::now() + PAUSE);
+        if self.warned.is_due() {
+            tracing::warn!(
+                service = %port.id().name, err = %ErrorChain(error),
+                "Dropping UDP flow: cannot create a socket"
+            );
+        }
+    }
+
+    /// Ends the flows of other Service ports, and those whose endpoints no longer serve.
+    pub(super) fn end_unserved(&mut self, port: &Arc<Port>) {
+        self.retain(|flow| Arc::ptr_eq(&flow.port, port) && port.serves(flow.endpoint()));
+    }
+
+    /// Ends the flows that are idle. Questions and their answers, such as those of DNS, are a whole
+    /// flow as a rule, and keep the place for half of the time only: by default no less than the
+    /// kernel's connection tracking keeps it (`nf_conntrack_udp_timeout`).
+    pub(super) fn tick(&mut self, now: Instant, idle: Duration) {
+        self.idle = None;
+        self.retain(|flow| {
+            flow.look(now);
+            now - flow.used < if flow.is_answered() { idle / 2 } else { idle }
+        });
+    }
+
+    fn retain(&mut self, mut stays: impl FnMut(&mut Flow) -> bool) {
+        let Self { by_client, counts, .. } = self;
+        by_client.retain(|_, flow| {
+            let stays = stays(flow);
+            if !stays {
+                count_down(counts, flow.source());
+            }
+            stays
+        });
+    }
+
+    fn end(&mut self, client: SocketAddr) -> bool {
+        let Some(ended) = self.by_client.remove(&client) else { return false };
+        count_down(&mut self.counts, ended.source());
+        true
+    }
+}
+
+/// Takes items until one is as wanted.
+fn first<T>(items: &mut VecDeque<T>, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
+    std::iter::from_fn(|| items.pop_front()).find(is_wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
+
+    use super::*;
+    use crate::forwarder::{shared::ForwarderConfig, udp::tests::serving};
+
+    #[test]
+    fn a_client_with_its_share_of_flows_ends_none_of_others() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let _context = runtime.enter();
+        let config = ForwarderConfig { connections: Some(9), ..ForwarderConfig::default() };
+        let shared = Arc::new(Shared::new(config));
+        let endpoint = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 53));
+        let served = || serving([endpoint.local_addr().unwrap()], address);
+        let serving = served();
+        let open = OpenListener::new(&shared, address, served());
+        let listener = runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap();
+        let mut flows = Flows::new(&open, &Arc::new(listener), unbounded_channel().0);
+
+        let client = |last: u8, port: u16| SocketAddr::from(([127, 0, 0, last], port));
+        (1..=3).for_each(|port| flows.forward(&serving, client(1, port), &[b"?"]));
+        let before = Instant::now() - 2 * AWAITING;
+        flows.by_client.values_mut().for_each(|flow| flow.look(before));
+        flows.forward(&serving, client(2, 1), &[b"?"]);
+        assert_eq!(flows.by_client.len(), 4);
+
+        // The second client may have one flow, as the other has most of the places.
+        flows.forward(&serving, client(2, 2), &[b"?"]);
+        assert!((1..=3).all(|port| flows.by_client.contains_key(&client(1, port))));
+        assert_eq!((flows.by_client.len(), shared.slots.refused()), (4, 1));
+    }
+
+    #[test]
+    fn each_datagram_of_a_burst_is_sent_or_counted_as_dropped() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let _context = runtime.enter();
+        let shared = Arc::new(Shared::new(ForwarderConfig::default()));
+        let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (refusing, taking) = (bind(), bind());
+        // A socket that is connected refuses datagrams of others.
+        refusing.connect(refusing.local_addr().unwrap()).unwrap();
+        let [refuses, takes] = [&refusing, &taking].map(|socket| socket.local_addr().unwrap());
+        let address = SocketAddr::from(([127, 0, 0, 1], 53));
+        let open = OpenListener::new(&shared, address, serving([refuses], address));
+        let listener = Arc::new(runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap());
+        let count = |counted| shared.counters.get(counted);
+
+        // Too large to be kept.
+        let datagrams = [&[b'?'; 5000][..]; 6];
+        let mut flows = Flows::new(&open, &listener, unbounded_channel().0);
+        let serving_two = serving([refuses, takes], address);
+        for port in [1, 2] {
+            flows.forward(&serving_two, SocketAddr::from(([127, 0, 0, 1], port)), &datagrams);
+        }
+        assert_eq!((count(Counted::DatagramsIn), count(Counted::DroppedIn)), (12, 0));
+
+        flows.forward(
+            &serving([refuses], address),
+            SocketAddr::from(([127, 0, 0, 1], 3)),
+            &datagrams,
+        );
+        assert_eq!(count(Counted::DatagramsIn) + count(Counted::DroppedIn), 18);
+        assert_eq!(count(Counted::Udp), 3, "no flow is started for the rest");
+    }
+}

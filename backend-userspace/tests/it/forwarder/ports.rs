@@ -1,0 +1,225 @@
+//! The ports of this node that connections and flows come from: few, in a namespace of the test's
+//! own.
+
+#![cfg(target_os = "linux")]
+
+use std::{
+    fs,
+    io::{ErrorKind, Read},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use socket2::{Domain, Socket, Type};
+use switchyard_core::model::Protocol;
+use switchyard_userspace::forwarder::Forwarder;
+use test_netns::{in_namespace, run};
+
+use crate::forwarder::support::*;
+
+/// Runs a test in a namespace with so many ports for sockets that are not bound.
+fn with_ports(count: u16, test: impl FnOnce() + Send) {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let range = format!("40000 {}", 40_000 + count - 1);
+        fs::write("/proc/sys/net/ipv4/ip_local_port_range", range).unwrap();
+        test();
+    });
+}
+
+/// Binds a socket beyond the ports for sockets that are not bound.
+fn udp(last: u8, port: u16) -> UdpSocket {
+    let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 0, last], port))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Starts an endpoint that answers with what it was sent.
+fn udp_echo(port: u16) -> SocketAddr {
+    let socket = udp(1, port);
+    socket.set_read_timeout(None).unwrap();
+    let address = socket.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 16];
+        while let Ok((length, client)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&buffer[..length], client);
+        }
+    });
+    address
+}
+
+fn serve_udp(forwarder: &Forwarder, name: &str, port: u16, endpoint: SocketAddr) -> SocketAddr {
+    let id = id(name, Protocol::Udp);
+    forwarder.serve(&Arc::new(service(&id, &[endpoint])));
+    let mut listener = listener(&id);
+    listener.address.set_port(port);
+    forwarder.listen(&listener).unwrap()
+}
+
+fn ask(client: &UdpSocket, to: SocketAddr) {
+    client.send_to(b"?", to).unwrap();
+    client.recv_from(&mut [0; 16]).unwrap();
+}
+
+#[test]
+fn flows_of_one_client_leave_ports_to_other_clients_services_and_programs() {
+    with_ports(300, || {
+        let forwarder = forwarder(|_| {});
+        let dns = serve_udp(&forwarder, "dns", 1053, udp_echo(2053));
+        let other = serve_udp(&forwarder, "other", 1054, udp_echo(2054));
+        let flood: Vec<UdpSocket> = (10_000..10_600).map(|port| udp(2, port)).collect();
+        for client in &flood {
+            client.send_to(b"?", dns).unwrap();
+        }
+        let usage = || forwarder.usage();
+        until("all are forwarded or refused", || {
+            usage().connections as u64 + usage().refused == 600
+        });
+        assert_eq!(usage().connections, 88, "half of two thirds of the ports, but an eighth");
+        (1..=40).for_each(|i| ask(&udp(3, 11_000 + i), dns));
+        (1..=80).for_each(|i| ask(&udp(5, 11_000 + i), other));
+        assert_eq!(usage().connections, 208, "endpoints share ports");
+        let program = UdpSocket::bind("127.0.0.1:0").unwrap();
+        program.connect(dns).unwrap();
+        // Flows that are idle make room for those of clients with fewer.
+        for last in 10..110 {
+            let client = udp(last, 12_000);
+            client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            until("flows have been idle for a second", || {
+                client.send_to(b"?", dns).unwrap();
+                client.recv_from(&mut [0; 16]).is_ok()
+            });
+        }
+    });
+}
+
+#[test]
+fn ports_of_other_programs_are_not_shared() {
+    with_ports(30, || {
+        let forwarder = forwarder(|_| {});
+        let endpoint = udp(1, 2053);
+        endpoint.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        let dns = serve_udp(&forwarder, "dns", 1053, endpoint.local_addr().unwrap());
+        // All but one, also with the option by which the forwarder shares ports.
+        let taken = (40_000..40_029).map(|port| {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into()).unwrap();
+            socket
+        });
+        let _taken: Vec<Socket> = taken.collect();
+        let client = udp(2, 10_000);
+        until("the port that is left is found", || {
+            client.send_to(b"?", dns).unwrap();
+            let received = endpoint.recv_from(&mut [0; 16]);
+            received.is_ok_and(|(_, flow)| {
+                assert_eq!(flow.port(), 40_029);
+                true
+            })
+        });
+    });
+}
+
+#[test]
+fn another_program_cannot_bind_the_port_of_a_flow() {
+    with_ports(30, || {
+        let forwarder = forwarder(|_| {});
+        let endpoints = [2053, 2054].map(|port| udp(1, port));
+        let flows: Vec<u16> = (0..14)
+            .map(|i| {
+                // The ports are so few that flows share some.
+                let (endpoint, listener) = (&endpoints[i % 2], 1053 + i as u16);
+                let at = endpoint.local_addr().unwrap();
+                let to = serve_udp(&forwarder, &format!("s{i}"), listener, at);
+                udp(2, 10_000 + i as u16).send_to(b"?", to).unwrap();
+                endpoint.recv_from(&mut [0; 16]).unwrap().1.port()
+            })
+            .collect();
+        for port in flows {
+            let program = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+            program.set_reuse_address(true).unwrap();
+            let bound = program.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into());
+            assert_eq!(bound.unwrap_err().kind(), ErrorKind::AddrInUse, "{port}");
+        }
+    });
+}
+
+#[test]
+fn flows_whose_end_would_leave_no_port_go_on() {
+    with_ports(30, || {
+        let forwarder = forwarder(|_| {});
+        let serve = |name: &str, port: u16, endpoint: SocketAddr, draining: &[SocketAddr]| {
+            let id = id(name, Protocol::Udp);
+            let mut service = service(&id, &[endpoint]);
+            service.draining = pool(draining);
+            forwarder.serve(&Arc::new(service));
+            let mut listener = listener(&id);
+            listener.address.set_port(port);
+            forwarder.listen(&listener).unwrap()
+        };
+        let (old, new) = (udp_echo(2053), udp_echo(2054));
+        let other = serve("other", 1054, new, &[]);
+        let busy: Vec<UdpSocket> = (0..18).map(|i| udp(10 + i, 10_000)).collect();
+        busy.iter().for_each(|client| ask(client, other));
+        let dns = serve("dns", 1053, old, &[]);
+        (0..3).for_each(|i| ask(&udp(2, 10_000 + i), dns));
+        serve("dns", 1053, new, &[old]);
+        let newcomer = udp(3, 10_000);
+        newcomer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        for _ in 0..50 {
+            newcomer.send_to(b"?", dns).unwrap();
+            assert!(newcomer.recv(&mut [0; 16]).is_err());
+        }
+        assert_eq!(forwarder.usage().connections, 21);
+    });
+}
+
+#[test]
+fn an_endpoint_that_all_ports_are_connected_to_is_passed_over() {
+    with_ports(30, || {
+        let forwarder = forwarder(|_| {});
+        let serve_name = |name: &'static str, last: u8| {
+            let socket = TcpListener::bind(SocketAddr::from(([127, 0, 0, last], 2080))).unwrap();
+            let address = socket.local_addr().unwrap();
+            thread::spawn(move || {
+                let mut held = Vec::new();
+                for stream in socket.incoming().flatten() {
+                    let _ = std::io::Write::write_all(&mut &stream, name.as_bytes());
+                    held.push(stream);
+                }
+            });
+            address
+        };
+        let (first, second) = (serve_name("a", 1), serve_name("b", 2));
+        let web = id("web", Protocol::Tcp);
+        let mut both = service(&web, &[first, second]);
+        both.affinity = Some(Duration::from_secs(100));
+        forwarder.serve(&Arc::new(both));
+        let mut at = listener(&web);
+        at.address.set_port(1080);
+        let to = forwarder.listen(&at).unwrap();
+        let mut client = connect_from([127, 0, 0, 3], to);
+        let mut name = [0];
+        client.read_exact(&mut name).unwrap();
+        let (remembered, other) = if name == *b"a" { (first, "b") } else { (second, "a") };
+
+        let held: Vec<TcpStream> =
+            std::iter::from_fn(|| TcpStream::connect(remembered).ok()).collect();
+        assert!((28..=30).contains(&held.len()), "{}", held.len());
+        expect(&mut connect_from([127, 0, 0, 3], to), other);
+        assert!(forwarder.usage().without_port > 0);
+    });
+}
+
+#[test]
+fn a_listener_is_no_endpoint() {
+    let forwarder = forwarder(|config| config.connections = Some(60));
+    let to = serve(&forwarder, "web", &[echo("a")]);
+    expect(&mut connect(to), "a");
+    forwarder.serve(&Arc::new(service(&id("web", Protocol::Tcp), &[to])));
+    expect_reset(&mut connect(to));
+    until("the connections end", || forwarder.usage().connections == 0);
+    assert_eq!(forwarder.usage().refused, 0, "one connection makes no other");
+}
