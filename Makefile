@@ -11,11 +11,11 @@ endif
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
-UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-standin
+UNIT_CRATES = switchyard-model switchyard-core api-standin
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-agent switchyard-iptables switchyard-ipvs switchyard-kernel \
-	switchyard-nft switchyard-source-kube switchyard-userspace packet-rig
+	switchyard-nft switchyard-sources switchyard-userspace packet-rig
 
 # The crates with property tests.
 PROPERTY_CRATES = switchyard-core switchyard-nft switchyard-iptables

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-for manifest in */Cargo.toml sources/*/Cargo.toml; do
+for manifest in */Cargo.toml; do
     case "$manifest" in bin/* | fuzz/*) continue ;; esac
     name=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)
     features=$(sed -n '/^\[features\]$/,/^\[[^f]/s/^\([a-z0-9-]*\) = .*/\1/p' "$manifest")
@@ -13,8 +13,8 @@ for manifest in */Cargo.toml sources/*/Cargo.toml; do
         set -- --package "$name" ${feature:+--features "$name/$feature"}
         case "$name/$feature" in
             # A program selects the version of the API, by a feature of a dependency that a package names.
-            switchyard-source-kube/*) set -- "$@" --features k8s-openapi/latest ;;
-            switchyard/kube) set -- "$@" --package switchyard-source-kube --features k8s-openapi/latest ;;
+            switchyard-sources/kube) set -- "$@" --features k8s-openapi/latest ;;
+            switchyard/kube) set -- "$@" --package switchyard-sources --features k8s-openapi/latest ;;
             */k8s-openapi) set -- "$@" --package switchyard-core --features k8s-openapi/latest ;;
         esac
         echo "$name${feature:+, feature $feature}"

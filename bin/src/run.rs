@@ -37,7 +37,7 @@ use switchyard_core::{
     proxier::{Backend, Mode, Probed},
     runner::Observer,
 };
-use switchyard_source_kube::WatchHealth;
+use switchyard_sources::kube::WatchHealth;
 use switchyard_userspace::forwarder::Counters;
 use tokio::{runtime, sync::watch, task::JoinError};
 

@@ -5,11 +5,13 @@ use std::{convert::Infallible, sync::Arc};
 use futures::{FutureExt, future};
 use switchyard_core::runner::Input;
 use switchyard_kernel::route::SharedAddresses;
-use switchyard_source_kube::{
-    self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, Scope,
-    WatchHealth,
+use switchyard_sources::{
+    kube::{
+        self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, Scope,
+        WatchHealth,
+    },
+    manifests::{self, ManifestsError},
 };
-use switchyard_source_manifests::{self as manifests, ManifestsError};
 use tokio::sync::mpsc::Sender;
 
 use crate::config::settings::{ClientSettings, SourceSettings};

@@ -10,7 +10,7 @@ use switchyard_core::{
     proxier::Profile,
     track::Tracker,
 };
-use switchyard_source_manifests::{self as manifests, ManifestsError};
+use switchyard_sources::manifests::{self, ManifestsError};
 
 use crate::config::settings::Settings;
 

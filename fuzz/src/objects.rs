@@ -14,7 +14,7 @@ use switchyard_core::{
     },
     track::Tracker,
 };
-use switchyard_source_kube::testing::decode_item;
+use switchyard_sources::kube::testing::decode_item;
 
 /// Objects that can be decoded with all fields of the API are decoded with those that a proxy
 /// reads, and are the same.
@@ -65,12 +65,12 @@ fn in_full(kind: Kind, text: &str) -> Option<Object> {
 /// an object alone is decoded alike by itself.
 pub fn manifests(text: &str) {
     for file in ["a.yaml", "a.json"] {
-        let (objects, problems) = switchyard_source_manifests::read_text(Path::new(file), text);
+        let (objects, problems) = switchyard_sources::manifests::read_text(Path::new(file), text);
         problems.iter().for_each(|problem| drop(problem.to_string()));
         track(objects);
     }
-    if let Ok(Some(Event::Apply(object))) = switchyard_source_manifests::decode_object(text) {
-        let (objects, _) = switchyard_source_manifests::read_text(Path::new("a.json"), text);
+    if let Ok(Some(Event::Apply(object))) = switchyard_sources::manifests::decode_object(text) {
+        let (objects, _) = switchyard_sources::manifests::read_text(Path::new("a.json"), text);
         assert_eq!(objects, [object]);
     }
 }

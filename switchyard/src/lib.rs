@@ -30,9 +30,9 @@ pub use switchyard_core::{
 };
 pub use switchyard_kernel::conntrack;
 #[cfg(feature = "kube")]
-pub use switchyard_source_kube as kube;
+pub use switchyard_sources::kube;
 #[cfg(feature = "manifests")]
-pub use switchyard_source_manifests as manifests;
+pub use switchyard_sources::manifests;
 
 #[cfg(any(
     feature = "nftables",

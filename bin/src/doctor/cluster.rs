@@ -17,7 +17,7 @@ use switchyard_core::{
     model::Code,
     objects::{Event, Kind},
 };
-use switchyard_source_manifests::decode_object;
+use switchyard_sources::manifests::decode_object;
 use tokio::{runtime, time::timeout};
 
 use super::{

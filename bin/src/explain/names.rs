@@ -19,8 +19,7 @@ use kube::{
 };
 use serde::Deserialize;
 use switchyard_core::{error::ErrorChain, explain::EndpointNames, model::ServiceName};
-use switchyard_source_kube::Pacer;
-use switchyard_source_manifests as manifests;
+use switchyard_sources::{kube::Pacer, manifests};
 use tokio::{sync::watch, task, time::timeout};
 
 use crate::{Failure, pace::Pace};

@@ -24,7 +24,7 @@ use kube::{
 };
 use serde_json::json;
 use switchyard_core::{error::ErrorChain, model::ServiceName};
-use switchyard_source_kube::Pacer;
+use switchyard_sources::kube::Pacer;
 use tokio::time;
 
 use super::{Event, EventQueue, EventTarget, Message};

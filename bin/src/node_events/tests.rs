@@ -14,7 +14,7 @@ use switchyard::health::http::{
     connections::{Connections, Limits},
     listen, serve,
 };
-use switchyard_source_kube::{Pacer, RequestPace};
+use switchyard_sources::kube::{Pacer, RequestPace};
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::{

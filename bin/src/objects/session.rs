@@ -11,7 +11,7 @@ use switchyard_core::{
     runner::{Input, Query},
     track::{Problem, Reason},
 };
-use switchyard_source_manifests::decode_object;
+use switchyard_sources::manifests::decode_object;
 use tokio::{
     io::BufReader,
     net::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::objects::Kind;
-use switchyard_source_kube::WatchHealth;
+use switchyard_sources::kube::WatchHealth;
 
 /// The watches of a source of objects, one for each kind.
 pub trait Watches: Send + Sync + 'static {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use switchyard_source_kube::RequestObserver;
+use switchyard_sources::kube::RequestObserver;
 
 use super::maker::{Maker, metrics};
 

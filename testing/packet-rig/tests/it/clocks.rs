@@ -44,7 +44,7 @@ const READERS: [&str; 4] = [
     // A first sequence number.
     "kernel/src/netlink/socket.rs",
     // The expiration of a plugin's credentials, from which a time to wait is derived once.
-    "sources/kube/src/client/plugin.rs",
+    "sources/src/kube/client/plugin.rs",
     // The times that /healthz shows; timeouts are those of a monotonic clock.
     "switchyard/src/builder.rs",
     "switchyard/src/health/proxy.rs",

@@ -1,0 +1,485 @@
+//! One watch: lists, follows changes, and begins again after a failure.
+
+mod decode;
+mod failure;
+mod list;
+mod pauses;
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    marker::PhantomData,
+    time::Duration,
+};
+
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use hyper::header::{ACCEPT, HeaderValue};
+use kube::{
+    Client,
+    api::{ListParams, WatchParams},
+    core::{Request, WatchEvent},
+};
+use switchyard_core::{error::ErrorChain, objects::Event};
+use tokio::{
+    sync::mpsc::Sender,
+    time::{self, Instant},
+};
+use tracing::{debug, info, warn};
+
+pub(crate) use self::decode::DecodableObject;
+#[cfg(feature = "testing")]
+pub use self::decode::{decode_item, read_answer};
+use self::{
+    decode::{Item, Page, WatchItem, ends_list},
+    failure::{Failure, ReceiverDropped},
+    list::{Collected, List, log_nameless, malformed_event},
+    pauses::Pauses,
+};
+use crate::kube::{config::Timing, health::Pulse, pace::Pacer};
+
+/// The form of the answers: without the largest part of most objects where the server can leave
+/// fields out (KEP-5958). Others ignore the parameter, and the second form is for one that does
+/// not.
+const ACCEPTED: HeaderValue =
+    HeaderValue::from_static("application/json;drop=metadata.managedFields, application/json");
+/// Objects in a page of a list.
+const PAGE_SIZE: u32 = 500;
+/// A watch that ends within this time without an event counts as failed.
+const EARLY: Duration = Duration::from_secs(1);
+/// After so many failures in a row of lists that are not streamed, the list is streamed again.
+const MAX_LIST_FAILURES: u32 = 3;
+/// After so many failures of streamed lists, the next list is not streamed. Answers that the server
+/// is overloaded do not count.
+const MAX_STREAM_ERRORS: u32 = 5;
+/// After so many watches in a row that were silent from the start, the version is given up.
+const MAX_SILENT: u32 = 2;
+
+/// An open watch.
+type Events<T> = BoxStream<'static, Result<WatchItem<T>, kube::Error>>;
+
+/// The resource that a watch is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) path: &'static str,
+    pub(crate) labels: Option<String>,
+    pub(crate) fields: Option<String>,
+    /// Whether the server may lack or forbid the resource.
+    pub(crate) is_optional: bool,
+}
+
+/// A watch and its state.
+pub(crate) struct Watch<T, I> {
+    client: Client,
+    pacer: Pacer,
+    target: Target,
+    timing: Timing,
+    sender: Sender<I>,
+    pulse: Pulse,
+    /// The version up to which all changes were sent; `None` while there is no complete list.
+    version: Option<String>,
+    is_synced: bool,
+    /// Whether an object was sent, which may be gone when the next list is read.
+    has_sent: bool,
+    /// Whether the next list is streamed.
+    streams: bool,
+    /// The version that a list which is not streamed may not be older than: the server takes such a
+    /// list from its cache, in one piece. `None` asks for the newest, which older servers read from
+    /// etcd.
+    least: Option<String>,
+    /// Whether the newest list is read in pages. Not after a list that the server forgot between
+    /// two pages.
+    pages: bool,
+    /// Failures of lists that count against the present way to list, in a row.
+    failures: u32,
+    /// Watches in a row that were silent from the start.
+    silent: u32,
+    is_absent: bool,
+    item: PhantomData<fn() -> T>,
+}
+
+impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
+    pub(crate) fn new(
+        (client, pacer): (Client, Pacer),
+        target: Target,
+        timing: Timing,
+        sender: Sender<I>,
+        pulse: Pulse,
+    ) -> Self {
+        Self {
+            client,
+            pacer,
+            target,
+            timing,
+            sender,
+            pulse,
+            version: None,
+            is_synced: false,
+            has_sent: false,
+            streams: true,
+            // Any version, as in client-go's first list.
+            least: Some("0".to_owned()),
+            pages: true,
+            failures: 0,
+            silent: 0,
+            is_absent: false,
+            item: PhantomData,
+        }
+    }
+
+    /// Lists and watches until the receiver is dropped.
+    pub(crate) async fn run(mut self) {
+        // A server that has other versions is in reach, and is asked for a list soon, however long
+        // the pauses of an outage were.
+        let [mut pauses, mut relists] = [Pauses::default(), Pauses::default()];
+        loop {
+            let Err(failure) = self.step().await else {
+                self.is_absent = false;
+                continue;
+            };
+            let pauses = if failure.is_about_version() { &mut relists } else { &mut pauses };
+            match self.recover(failure).await {
+                Ok(None) => (),
+                Ok(Some(at_least)) => time::sleep(pauses.next(at_least)).await,
+                Err(ReceiverDropped) => return,
+            }
+        }
+    }
+
+    /// Makes one request and sends the events that it brings. `Ok` if the next can follow at once.
+    async fn step(&mut self) -> Result<(), Failure> {
+        match self.version.clone() {
+            Some(version) => self.watch(&version).await,
+            None if self.streams => self.stream().await,
+            None => self.list().await,
+        }
+    }
+
+    /// Prepares for the next request after a failure. Returns how long to wait at least, or `None`
+    /// if the next request can follow at once.
+    async fn recover(&mut self, failure: Failure) -> Result<Option<Duration>, ReceiverDropped> {
+        if matches!(failure, Failure::ReceiverDropped) {
+            return Err(ReceiverDropped);
+        }
+        if self.target.is_optional && matches!(failure.code(), 403 | 404) {
+            return self.do_without(&failure).await.map(Some);
+        }
+        Ok(match (&self.version, self.streams) {
+            (None, true) => self.recover_stream(&failure),
+            (None, false) => self.recover_list(&failure),
+            (Some(_), _) => self.recover_watch(&failure),
+        })
+    }
+
+    /// Has the list asked for without a stream if the failure is about streaming, or if streams
+    /// have failed too often in whatever way: behind a proxy that passes no streams on, connections
+    /// break, or answers do not come. A server that is overloaded (429) is asked for a stream
+    /// again, as by client-go: other lists are a greater load.
+    ///
+    /// An outage counts, too, but pins nothing: without a server, the two ways take turns
+    /// ([`Watch::recover_list`]), and after the outage some nodes read one list from the server's
+    /// cache. From the first watch on, lists are streamed again.
+    fn recover_stream(&mut self, failure: &Failure) -> Option<Duration> {
+        let kind = T::KIND;
+        if failure.code() == 410 {
+            self.least = None;
+        }
+        if failure.is_about_streaming() {
+            debug!(%kind, err = %ErrorChain(failure), "WatchList failed; falling back to list");
+            self.change_way(false);
+            return None;
+        }
+        if failure.code() != 429 {
+            self.failures += 1;
+        }
+        if self.failures >= MAX_STREAM_ERRORS {
+            info!(%kind, failures = self.failures, "WatchList not supported; falling back to list");
+            self.change_way(false);
+        }
+        self.log_and_wait(failure)
+    }
+
+    /// Has the newest list read if the server cannot use the version, the list read in one piece if
+    /// it expired between two pages, and streamed again if it failed too often.
+    fn recover_list(&mut self, failure: &Failure) -> Option<Duration> {
+        let is_refused = failure.is_about_version() || matches!(failure.code(), 400 | 422);
+        if !(is_refused && self.least.take().is_some()) {
+            self.pages = self.pages && failure.code() != 410;
+        }
+        self.failures += 1;
+        if self.failures >= MAX_LIST_FAILURES {
+            self.change_way(true);
+        }
+        self.log_and_wait(failure)
+    }
+
+    /// Has the next list streamed or not.
+    fn change_way(&mut self, streams: bool) {
+        self.streams = streams;
+        self.failures = 0;
+    }
+
+    /// Has everything listed again if the version is of no use.
+    fn recover_watch(&mut self, failure: &Failure) -> Option<Duration> {
+        let kind = T::KIND;
+        if failure.is_about_version() || self.silent >= MAX_SILENT {
+            info!(%kind, err = %ErrorChain(failure), "Watch expired; relisting");
+            self.silent = 0;
+            // A log that is too short says nothing against the version.
+            self.least = self.version.take().filter(|_| failure.code() == 410);
+            return Some(failure.retry_after());
+        }
+        self.log_and_wait(failure)
+    }
+
+    fn log_and_wait(&self, failure: &Failure) -> Option<Duration> {
+        warn!(kind = %T::KIND, err = %ErrorChain(failure), "Watch failed; retrying");
+        self.pulse.failed(&ErrorChain(failure), failure.code() == 401);
+        match failure {
+            // Enough time has passed already.
+            Failure::Silence(_) => None,
+            _ => Some(failure.retry_after()),
+        }
+    }
+
+    /// Goes on without a resource that the server does not have or does not allow.
+    async fn do_without(&mut self, failure: &Failure) -> Result<Duration, ReceiverDropped> {
+        if !self.is_absent {
+            info!(kind = %T::KIND, err = %ErrorChain(failure), "Resource not available; continuing without it");
+            self.is_absent = true;
+        }
+        self.pulse.absent();
+        if !self.is_synced {
+            self.complete(List::Collected(Collected::new(T::KIND))).await?;
+        }
+        Ok(self.timing.absent)
+    }
+
+    /// Streams a list, and then follows the changes that come after it.
+    async fn stream(&mut self) -> Result<(), Failure> {
+        let params = WatchParams { send_initial_events: true, ..self.watch_params() };
+        let mut events = self.open(&params, "").await?;
+        let mut list = self.begin();
+        let version = loop {
+            match self.next_event(&mut events).await? {
+                // Modified: a change since the list began.
+                Some(WatchEvent::Added(item) | WatchEvent::Modified(item)) => {
+                    self.add(&mut list, item).await?;
+                }
+                Some(WatchEvent::Deleted(item)) => self.remove(&mut list, item).await?,
+                Some(WatchEvent::Bookmark(bookmark)) if ends_list(&bookmark) => {
+                    break bookmark.metadata.resource_version;
+                }
+                Some(WatchEvent::Bookmark(_)) => (),
+                Some(WatchEvent::Error(status)) => return Err(Failure::Event(status)),
+                None => return Err(Failure::Incomplete),
+            }
+        };
+        self.version = Some(version);
+        self.failures = 0;
+        self.complete(list).await?;
+        self.follow(events).await
+    }
+
+    /// Reads a list that is not streamed: from the server's cache, or else in pages.
+    async fn list(&mut self) -> Result<(), Failure> {
+        let mut params = ListParams {
+            label_selector: self.target.labels.clone(),
+            field_selector: self.target.fields.clone(),
+            // With a limit, the server would read the list from etcd.
+            limit: (self.pages && self.least.is_none()).then_some(PAGE_SIZE),
+            resource_version: self.least.clone(),
+            ..ListParams::default()
+        };
+        let mut list = self.begin();
+        self.pacer.permit("GET").await;
+        let version = loop {
+            let page = self.page(&params).await?;
+            for item in page.items.into_iter().flatten() {
+                self.add(&mut list, item).await?;
+            }
+            match page.metadata.next.filter(|next| !next.is_empty()) {
+                Some(next) => params.continue_token = Some(next),
+                None => break page.metadata.resource_version,
+            }
+        };
+        let version = version.filter(|version| !version.is_empty()).ok_or(Failure::NoVersion)?;
+        self.pages = true;
+        self.version = Some(version);
+        self.complete(list).await?;
+        Ok(())
+    }
+
+    async fn page(&self, params: &ListParams) -> Result<Page<T>, Failure> {
+        let mut request =
+            Request::new(self.target.path).list(params).map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(ACCEPT, ACCEPTED);
+        let text = time::timeout(self.timing.list, self.client.request_text(request))
+            .await
+            .map_err(|_| Failure::NoAnswer(self.timing.list))??;
+        self.pulse.heard();
+        serde_json::from_str(&text).map_err(Failure::List)
+    }
+
+    /// Watches from a version on.
+    async fn watch(&mut self, version: &str) -> Result<(), Failure> {
+        let opened = Instant::now();
+        let events = self.open(&self.watch_params(), version).await?;
+        // The next list can be streamed: the server may have been replaced.
+        self.change_way(true);
+        let result = self.follow(events).await;
+        // Any event would have brought a newer version; a bookmark may bring the same.
+        let is_same = self.version.as_deref() == Some(version);
+        self.silent = match &result {
+            Err(Failure::Silence(_)) if is_same => self.silent + 1,
+            _ => 0,
+        };
+        result?;
+        match opened.elapsed() < EARLY && is_same {
+            true => Err(Failure::EndedEarly),
+            false => Ok(()),
+        }
+    }
+
+    fn watch_params(&self) -> WatchParams {
+        let seconds = self.timing.watch.as_secs().max(1);
+        let seconds = seconds + RandomState::new().hash_one(T::KIND) % (seconds + 1);
+        WatchParams {
+            label_selector: self.target.labels.clone(),
+            field_selector: self.target.fields.clone(),
+            timeout: Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
+            bookmarks: true,
+            send_initial_events: false,
+        }
+    }
+
+    async fn open(&self, params: &WatchParams, version: &str) -> Result<Events<T>, Failure> {
+        let mut request = Request::new(self.target.path)
+            .watch(params, version)
+            .map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(ACCEPT, ACCEPTED);
+        self.pacer.permit("GET").await;
+        let events = time::timeout(self.timing.response, self.client.request_events(request))
+            .await
+            .map_err(|_| Failure::NoAnswer(self.timing.response))??;
+        self.pulse.heard();
+        Ok(events.boxed())
+    }
+
+    /// Returns the next event; `None` if the server ended the watch.
+    async fn next_event(&self, events: &mut Events<T>) -> Result<Option<WatchItem<T>>, Failure> {
+        let event = time::timeout(self.timing.idle, events.try_next())
+            .await
+            .map_err(|_| Failure::Silence(self.timing.idle))??;
+        self.pulse.heard();
+        Ok(event)
+    }
+
+    /// Sends changes until the server ends the watch.
+    async fn follow(&mut self, mut events: Events<T>) -> Result<(), Failure> {
+        while let Some(event) = self.next_event(&mut events).await? {
+            match event {
+                WatchEvent::Added(item) | WatchEvent::Modified(item) => {
+                    self.advance(&item)?;
+                    self.apply(item).await?;
+                }
+                WatchEvent::Deleted(item) => {
+                    self.advance(&item)?;
+                    if let Some(key) = item.key {
+                        self.send(Event::Delete(key)).await?;
+                    }
+                }
+                WatchEvent::Bookmark(bookmark) => {
+                    self.version = Some(bookmark.metadata.resource_version);
+                }
+                WatchEvent::Error(status) => return Err(Failure::Event(status)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the version of an object. An object without a readable name may have none.
+    fn advance(&mut self, item: &Item<T>) -> Result<(), Failure> {
+        match (item.version.as_str(), &item.key) {
+            ("", Some(_)) => Err(Failure::NoVersion),
+            ("", None) => Ok(()),
+            (version, _) => {
+                self.version = Some(version.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    async fn apply(&mut self, item: Item<T>) -> Result<(), ReceiverDropped> {
+        self.has_sent = true;
+        let event = match (item.content, item.key) {
+            (Ok(object), _) => Event::Apply(object),
+            (Err(fault), Some(key)) => malformed_event(key, fault),
+            (Err(fault), None) => {
+                log_nameless(T::KIND, &fault);
+                return Ok(());
+            }
+        };
+        self.send(event).await
+    }
+
+    /// Begins a list. The objects of the first are sent as they arrive, since nothing can be gone.
+    fn begin(&self) -> List {
+        match self.has_sent {
+            true => List::Collected(Collected::new(T::KIND)),
+            false => List::Sent(0),
+        }
+    }
+
+    /// Adds an object to a list.
+    async fn add(&mut self, list: &mut List, item: Item<T>) -> Result<(), ReceiverDropped> {
+        match list {
+            List::Sent(objects) => {
+                *objects += 1;
+                self.apply(item).await
+            }
+            List::Collected(collected) => {
+                collected.add(item);
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes an object from a list that is streamed.
+    async fn remove(&mut self, list: &mut List, item: Item<T>) -> Result<(), ReceiverDropped> {
+        match (list, item.key) {
+            (List::Sent(objects), Some(key)) => {
+                *objects = objects.saturating_sub(1);
+                self.send(Event::Delete(key)).await
+            }
+            (List::Collected(collected), Some(key)) => {
+                collected.remove(&key);
+                Ok(())
+            }
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// Sends what ends a list.
+    async fn complete(&mut self, list: List) -> Result<(), ReceiverDropped> {
+        let objects = match &list {
+            List::Sent(objects) => *objects,
+            List::Collected(collected) => collected.len(),
+        };
+        info!(kind = %T::KIND, objects, "Caches are synced");
+        match list {
+            List::Sent(_) => self.send(Event::Listed(T::KIND)).await?,
+            List::Collected(collected) => {
+                for event in collected.into_events() {
+                    self.send(event).await?;
+                }
+            }
+        }
+        self.is_synced = true;
+        self.has_sent = true;
+        self.pulse.synced();
+        Ok(())
+    }
+
+    async fn send(&self, event: Event) -> Result<(), ReceiverDropped> {
+        self.sender.send(event.into()).await.map_err(|_| ReceiverDropped)
+    }
+}

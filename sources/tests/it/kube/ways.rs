@@ -1,0 +1,220 @@
+//! The request after a failed list, and its time: on a paused clock, with scripted answers.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{StreamExt, future, stream};
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{Request, Response, body::Frame};
+use kube::{Client, client::Body};
+use serde_json::json;
+use switchyard_core::objects::Event;
+use switchyard_sources::kube::{Pacer, RequestPace, Timing, WatchHealth, watch_all};
+use tokio::{sync::mpsc, time::Instant};
+use tower::{BoxError, service_fn};
+
+use crate::kube::rig::NODE;
+
+/// An answer to a request for Services. Other kinds stay without an answer.
+#[derive(Clone, Copy, Debug)]
+enum Reply {
+    /// This status, with so many seconds to wait.
+    Status(u16, u32),
+    /// A stream that holds an error of this code, with so many seconds to wait.
+    Error(u16, u32),
+    /// A stream without an event: it ends at once.
+    Ends,
+    /// A stream that brings nothing and does not end.
+    Silent,
+    /// A stream whose connection breaks.
+    Broken,
+    /// A list without objects, of version 7.
+    List,
+    /// No connection.
+    Refused,
+    /// No answer.
+    None,
+}
+
+/// The ways to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Stream,
+    /// A watch from a version on.
+    Watch,
+    /// The list of the server's cache.
+    Cached,
+    /// The newest list, in pages.
+    Newest,
+}
+
+type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+
+impl Reply {
+    async fn answer(self) -> Result<Answer, BoxError> {
+        let status = |code, seconds| {
+            let message = if code == 504 { "Too large resource version: 2" } else { "as asked" };
+            json!({
+                "kind": "Status", "status": "Failure", "code": code, "message": message,
+                "details": {"retryAfterSeconds": seconds},
+            })
+        };
+        let (code, text) = match self {
+            Self::Status(code, seconds) => (code, status(code, seconds).to_string()),
+            Self::Error(code, seconds) => {
+                let event = json!({"type": "ERROR", "object": status(code, seconds)});
+                (200, format!("{event}\n"))
+            }
+            Self::Ends | Self::Silent | Self::Broken => (200, String::new()),
+            Self::List => {
+                (200, json!({"metadata": {"resourceVersion": "7"}, "items": []}).to_string())
+            }
+            Self::Refused => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
+            Self::None => future::pending().await,
+        };
+        let frames = stream::iter([Ok(Frame::data(text.into()))]);
+        let body = match self {
+            Self::Silent => StreamBody::new(frames.chain(stream::pending())).boxed_unsync(),
+            Self::Broken => {
+                let error = io::Error::from(io::ErrorKind::ConnectionReset);
+                StreamBody::new(frames.chain(stream::iter([Err(error.into())]))).boxed_unsync()
+            }
+            _ => StreamBody::new(frames).boxed_unsync(),
+        };
+        Ok(Response::builder().status(code).body(body)?)
+    }
+}
+
+/// Answers the first requests for Services so, and returns these and the next request: the way of
+/// each, and the time since the one before.
+async fn requests_after(replies: &[Reply]) -> Vec<(Way, Duration)> {
+    let mut script = VecDeque::from(replies.to_vec());
+    let (asked, mut received) = mpsc::unbounded_channel();
+    let serve = Arc::new(Mutex::new(move |query: &str| {
+        let way = match query {
+            query if query.contains("sendInitialEvents=true") => Way::Stream,
+            query if query.contains("watch=true") => Way::Watch,
+            query if query.contains("resourceVersion=0") => Way::Cached,
+            _ => Way::Newest,
+        };
+        // Fails at the end of the test only.
+        let _ = asked.send((way, Instant::now()));
+        script.pop_front().unwrap_or(Reply::None)
+    }));
+    let service = service_fn(move |request: Request<Body>| {
+        // Servers that do not know the parameter ignore it, or take the second form.
+        let accepted = "application/json;drop=metadata.managedFields, application/json";
+        assert_eq!(request.headers()["accept"], accepted);
+        let reply = match request.uri().path() {
+            "/api/v1/services" => serve.lock().unwrap()(request.uri().query().unwrap_or_default()),
+            _ => Reply::None,
+        };
+        reply.answer()
+    });
+    let (sender, _events) = mpsc::channel::<Event>(1);
+    let pacer = Pacer::new(RequestPace { qps: -1.0, burst: 0 });
+    let client = Client::new(service, "default");
+    let mut last = Instant::now();
+    let watches = watch_all(client, pacer, Timing::default(), NODE, sender, WatchHealth::new());
+    let watches = tokio::spawn(watches);
+    let mut requests = Vec::new();
+    while requests.len() <= replies.len() {
+        let (way, at) = received.recv().await.unwrap();
+        requests.push((way, at - last));
+        last = at;
+    }
+    watches.abort();
+    requests
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_streamed_until_the_server_shows_that_streaming_fails() {
+    use Reply::{Ends, Error, None, Refused, Silent, Status};
+    use Way::{Cached, Newest, Stream};
+    for (reply, way, least) in [
+        (Status(429, 0), Stream, 0.8),
+        (Status(429, 7), Stream, 7.0),
+        (Status(500, 0), Stream, 0.8),
+        (Status(502, 0), Stream, 0.8),
+        (Status(503, 9), Stream, 9.0),
+        (Status(504, 1), Stream, 1.0),
+        (Status(401, 0), Stream, 0.8),
+        (Status(403, 0), Stream, 0.8),
+        (Error(429, 0), Stream, 0.8),
+        (Error(503, 3), Stream, 3.0),
+        (Refused, Stream, 0.8),
+        (None, Stream, 30.8),
+        (Status(400, 0), Cached, 0.0),
+        (Status(422, 0), Cached, 0.0),
+        (Status(410, 0), Newest, 0.0),
+        (Error(500, 0), Cached, 0.0),
+        (Error(410, 0), Newest, 0.0),
+        (Ends, Cached, 0.0),
+        (Silent, Cached, 90.0),
+    ] {
+        let requests = requests_after(&[reply]).await;
+        assert_eq!((requests[0].0, requests[1].0), (Stream, way), "{reply:?}");
+        let pause = requests[1].1.as_secs_f64();
+        match (way, reply) {
+            (Stream, _) => assert!(pause >= least, "{reply:?}: {pause}"),
+            _ => assert!((pause - least).abs() < 0.1, "{reply:?}: {pause}"),
+        }
+    }
+}
+
+fn ways(requests: &[(Way, Duration)]) -> Vec<Way> {
+    requests.iter().map(|(way, _)| *way).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_is_not_asked_for_in_one_way_for_ever() {
+    use Reply::{Broken, Error, None, Refused, Status};
+    use Way::{Cached, Stream};
+    let turns = [Stream, Stream, Stream, Stream, Stream, Cached, Cached, Cached, Stream];
+    // None of them for the reason that lists are streamed, as far as can be known.
+    for reply in [Status(500, 0), Status(503, 1), Status(401, 0), Refused, Broken, None] {
+        let requests = requests_after(&[reply; 8]).await;
+        assert_eq!(ways(&requests), turns, "{reply:?}: {requests:?}");
+        // The pauses grow, and nothing is asked for in between.
+        let least = if matches!(reply, None) { 30 } else { 10 };
+        assert!(requests[5].1 > Duration::from_secs(least), "{reply:?}: {requests:?}");
+    }
+    // Also in any order, between which a server that is overloaded changes nothing.
+    let replies =
+        [Error(503, 1), Status(500, 0), Status(429, 0), None, Error(429, 0), Broken, Refused];
+    let requests = requests_after(&replies).await;
+    let last = [Stream, Stream, Stream, Stream, Stream, Stream, Stream, Cached];
+    assert_eq!(ways(&requests), last, "{requests:?}");
+    // What a server that is overloaded cannot answer, it is not asked for otherwise.
+    for reply in [Status(429, 0), Error(429, 0)] {
+        let requests = requests_after(&[reply; 20]).await;
+        assert!(requests.iter().all(|(way, _)| *way == Stream), "{reply:?}: {requests:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_are_streamed_again_after_an_outage() {
+    use Reply::{Error, List, Refused, Silent};
+    use Way::{Cached, Stream, Watch};
+    // The server is back when it is asked for a list without a stream, and later forgets the
+    // version.
+    let outage = [[Refused; 5].as_slice(), &[List, Error(410, 0), Refused, Silent]].concat();
+    let requests = requests_after(&outage).await;
+    assert_eq!(ways(&requests)[..5], [Stream; 5], "{requests:?}");
+    assert_eq!(ways(&requests)[5..9], [Cached, Watch, Stream, Stream], "{requests:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_the_cache_cannot_answer_is_asked_for_as_the_newest() {
+    use Way::{Cached, Newest, Stream};
+    for (code, next) in [(410, Newest), (504, Newest), (400, Newest), (429, Cached), (500, Cached)]
+    {
+        let requests = requests_after(&[Reply::Status(422, 0), Reply::Status(code, 1)]).await;
+        assert_eq!(ways(&requests), [Stream, Cached, next], "{code}");
+    }
+}

@@ -1,0 +1,2 @@
+mod examples;
+mod source;
