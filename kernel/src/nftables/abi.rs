@@ -168,8 +168,6 @@ pub mod set {
     pub const FIELD_LEN: u16 = 1;
     /// `NFT_SET_ANONYMOUS`
     pub const FLAG_ANONYMOUS: u32 = 0x1;
-    /// `NFT_SET_CONSTANT`
-    pub const FLAG_CONSTANT: u32 = 0x2;
     /// `NFT_SET_INTERVAL`
     pub const FLAG_INTERVAL: u32 = 0x4;
     /// `NFT_SET_MAP`
@@ -427,8 +425,6 @@ pub mod expression {
     pub const LOOKUP_DREG: u16 = 3;
     /// `NFTA_LOOKUP_FLAGS`
     pub const LOOKUP_FLAGS: u16 = 5;
-    /// `NFTA_LOOKUP_SET_ID`
-    pub const LOOKUP_SET_ID: u16 = 4;
     /// `NFTA_NG_DREG`
     pub const NUMGEN_DREG: u16 = 1;
     /// `NFTA_NG_MODULUS`
@@ -465,12 +461,8 @@ pub mod expression {
     pub const NAT_ADDR_MIN: u16 = 3;
     /// `NFTA_NAT_REG_PROTO_MIN`
     pub const NAT_PROTO_MIN: u16 = 5;
-    /// `NFTA_NAT_FLAGS`
-    pub const NAT_FLAGS: u16 = 7;
     /// `NFT_NAT_DNAT`
     pub const NAT_DNAT: u32 = 1;
-    /// `NF_NAT_RANGE_PROTO_SPECIFIED`
-    pub const NAT_RANGE_PROTO: u32 = 2;
     /// `NFTA_MASQ_FLAGS`
     pub const MASQ_FLAGS: u16 = 1;
     /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`

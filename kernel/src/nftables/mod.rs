@@ -28,7 +28,6 @@
 //!
 //! - [`gates`]: base chains of others that let nothing pass.
 //! - [`trace`]: the way of packets through the rules.
-//! - [`abi`]: the numbers of the kernel's interface.
 //! - [`netlink`]: the kernel's own interface, and [`netlink::Listener`], which reports the changes
 //!   of other programs.
 //! - [`text`]: nft's syntax.
@@ -38,7 +37,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod abi;
+pub(crate) mod abi;
 pub mod bytecode;
 mod flow_table;
 pub mod gates;
@@ -58,7 +57,7 @@ mod transport;
 
 pub use self::{
     flow_table::{FLOW_TABLE, FlowTable},
-    generation::{generation, is_generation},
+    generation::generation,
     open::TransportKind,
     ruleset::{
         BaseChain, Bytes, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData,
@@ -68,3 +67,4 @@ pub use self::{
     },
     transport::{CommitStats, Elements, Refusal, Transport, TransportError},
 };
+pub(crate) use self::generation::is_generation;
