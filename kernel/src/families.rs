@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use switchyard_model::PerFamily;
+use switchyard_model::{IpFamily, PerFamily};
 
 /// Returns the families that the kernel has in this network namespace: IPv4 always, IPv6 unless it
 /// is missing or switched off (`net.ipv6.conf.all.disable_ipv6`).
@@ -11,4 +11,13 @@ pub fn families() -> PerFamily<bool> {
     let v6 = fs::exists("/proc/net/if_inet6").unwrap_or(false)
         && disabled.map_or(true, |text| text.trim() != "1");
     PerFamily { v4: true, v6 }
+}
+
+/// Returns the number of a family: `AF_INET` or `AF_INET6`, which `NFPROTO_IPV4` and `NFPROTO_IPV6`
+/// are as well.
+pub(crate) fn family_number(family: IpFamily) -> u8 {
+    match family {
+        IpFamily::V4 => libc::AF_INET as u8,
+        IpFamily::V6 => libc::AF_INET6 as u8,
+    }
 }

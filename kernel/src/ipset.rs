@@ -67,7 +67,7 @@ impl IpSets {
     /// # Errors
     /// If the kernel refuses or does not answer. Without CAP_NET_ADMIN, the kernel refuses.
     pub fn names(&mut self) -> Result<Vec<String>, Error> {
-        let list = |sequence| list_names(sequence).as_slice().to_vec();
+        let list = |request: &mut Writer, sequence| *request = list_names(sequence);
         let names = self.socket.dump(list, |names: &mut Vec<String>, message| {
             let name = message.attributes(nfnetlink::HEADER).find_kind(ATTR_SET_NAME);
             names.extend(name.and_then(|name| name.str()).map(str::to_owned));

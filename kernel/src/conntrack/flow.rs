@@ -6,6 +6,7 @@ use switchyard_core::model::IpFamily;
 
 use crate::{
     conntrack::Group,
+    families::family_number,
     netlink::{Attribute, Message, Writer, nfnetlink},
 };
 
@@ -194,13 +195,6 @@ impl FlowQuery {
             });
             w.nest(FILTER, |w| w.ne32(FILTER_ORIGINAL, compare));
         });
-    }
-}
-
-fn family_number(family: IpFamily) -> u8 {
-    match family {
-        IpFamily::V4 => libc::AF_INET as u8,
-        IpFamily::V6 => libc::AF_INET6 as u8,
     }
 }
 

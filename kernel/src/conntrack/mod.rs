@@ -38,7 +38,6 @@
 
 #![forbid(unsafe_code)]
 
-mod addresses;
 mod flow;
 mod job;
 mod queue;

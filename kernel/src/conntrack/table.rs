@@ -1,7 +1,7 @@
 //! The kernel's table: asks for flows, and deletes the stale ones.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     thread,
     time::Duration,
@@ -11,13 +11,14 @@ use switchyard_core::{model::Protocol, state::NodePortAddresses};
 
 use crate::{
     conntrack::{
-        Group, addresses,
+        Group,
         flow::{Flow, FlowQuery},
         job::{Jobs, Listener},
         queue::Queue,
         worker::Tally,
     },
     netlink::{Error, Socket, Writer, flags},
+    route::addresses,
 };
 
 /// The most ports that are requested one by one; for more, the whole protocol is requested. The
@@ -113,7 +114,7 @@ impl Table {
 #[derive(Debug, Default)]
 struct Node {
     /// The node's addresses; empty if they do not matter.
-    addresses: HashSet<IpAddr>,
+    addresses: BTreeSet<IpAddr>,
     served: NodePortAddresses,
 }
 
@@ -123,7 +124,7 @@ impl Node {
             return Ok(Self::default());
         }
         let served = queue.lock().node_ports.get(group.family).clone();
-        Ok(Self { addresses: addresses::list(route)?, served })
+        Ok(Self { addresses: addresses(route, 0, |_, _| true)?, served })
     }
 
     /// Whether `ip` is an address of the node. All loopback addresses are, though an interface has

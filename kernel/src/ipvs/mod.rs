@@ -85,7 +85,7 @@ impl Ipvs {
     pub fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         let family = self.family;
         self.socket.dump(
-            |sequence| list(family, sequence).as_slice().to_vec(),
+            |request, sequence| *request = list(family, sequence),
             |found: &mut Vec<VirtualServer>, message| {
                 let server = message.attributes(generic::HEADER).find_kind(attribute::SERVICE);
                 let server = server.and_then(|server| VirtualServer::read(server.nested()));

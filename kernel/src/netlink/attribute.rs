@@ -74,6 +74,21 @@ impl<'a> Attributes<'a> {
     pub fn find_kind(mut self, kind: u16) -> Option<Attribute<'a>> {
         self.find(|attribute| attribute.kind == kind)
     }
+
+    /// The payload of the first attribute of type `kind` as text, like [`Attribute::str`].
+    pub fn text(self, kind: u16) -> Option<&'a str> {
+        self.find_kind(kind)?.str()
+    }
+
+    /// The payload of the first attribute of type `kind` as 32 bits, like [`Attribute::be32`].
+    pub fn be32(self, kind: u16) -> Option<u32> {
+        self.find_kind(kind)?.be32()
+    }
+
+    /// The payload of the first attribute of type `kind` as 64 bits, like [`Attribute::be64`].
+    pub fn be64(self, kind: u16) -> Option<u64> {
+        self.find_kind(kind)?.be64()
+    }
 }
 
 impl<'a> Iterator for Attributes<'a> {

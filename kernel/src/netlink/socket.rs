@@ -194,7 +194,7 @@ impl Socket {
     /// from nothing. If the objects change in the meantime, it starts again.
     pub fn dump<T: Default>(
         &mut self,
-        mut write: impl FnMut(u32) -> Vec<u8>,
+        mut write: impl FnMut(&mut Writer, u32),
         mut read: impl FnMut(&mut T, Message<'_>) -> Result<(), Error>,
     ) -> Result<T, Error> {
         for _ in 0..DUMP_ATTEMPTS {
@@ -211,13 +211,14 @@ impl Socket {
     /// objects alone.
     pub fn dump_once<T: Default>(
         &mut self,
-        write: impl FnOnce(u32) -> Vec<u8>,
+        write: impl FnOnce(&mut Writer, u32),
         mut read: impl FnMut(&mut T, Message<'_>) -> Result<(), Error>,
     ) -> Result<(T, bool), Error> {
         let sequence = self.sequences(1);
-        let request = write(sequence);
+        let mut request = Writer::new();
+        write(&mut request, sequence);
         let mut collected = T::default();
-        match self.request(&request, sequence, |message| read(&mut collected, message)) {
+        match self.request(request.as_slice(), sequence, |message| read(&mut collected, message)) {
             // The request ends with this error after the last object.
             Err(Error::Interrupted) => Ok((collected, true)),
             Err(error) => Err(error),
@@ -404,10 +405,8 @@ mod kernel_tests {
         let mut socket = Socket::open(libc::NETLINK_ROUTE).unwrap();
         let links: Vec<usize> = socket
             .dump(
-                |sequence| {
-                    let mut writer = Writer::new();
+                |writer, sequence| {
                     writer.message(18, flags::DUMP, sequence, |w| w.raw(&[0; 16]));
-                    writer.as_slice().to_vec()
                 },
                 |links: &mut Vec<usize>, message| {
                     links.push(message.attributes(16).count());

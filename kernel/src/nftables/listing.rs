@@ -23,23 +23,39 @@ pub(super) fn family_number(name: &str) -> u8 {
 }
 
 /// Asks for the objects of a kind. `read` gets the family and the attributes of each.
-pub(super) fn dump<T>(
+pub(crate) fn dump<T>(
     socket: &mut Socket,
     kind: u8,
     family: u8,
     narrow: impl Fn(&mut Writer),
     read: impl Fn(u8, Attributes<'_>) -> Option<T>,
 ) -> Result<Vec<T>, Error> {
+    let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, kind);
     socket.dump(
-        |sequence| {
-            let mut writer = Writer::new();
-            let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, kind);
-            nfnetlink::dump(&mut writer, kind, sequence, family, &narrow);
-            writer.as_slice().to_vec()
-        },
+        |request, sequence| nfnetlink::dump(request, kind, sequence, family, &narrow),
         |all: &mut Vec<T>, message: Message<'_>| {
             let family = message.payload.first().copied().unwrap_or_default();
             all.extend(read(family, message.attributes(nfnetlink::HEADER)));
+            Ok(())
+        },
+    )
+}
+
+/// Asks once for the objects of a kind. `read` gets the attributes of each, and must leave out
+/// objects of other tables: the kernel narrows some dumps to a family alone. Also returns whether
+/// a commit interrupted the dump.
+pub(super) fn dump_once<T: Default>(
+    socket: &mut Socket,
+    kind: u8,
+    family: u8,
+    narrow: impl FnMut(&mut Writer),
+    mut read: impl FnMut(&mut T, Attributes<'_>),
+) -> Result<(T, bool), Error> {
+    let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, kind);
+    socket.dump_once(
+        |request, sequence| nfnetlink::dump(request, kind, sequence, family, narrow),
+        |all, message| {
+            read(all, message.attributes(nfnetlink::HEADER));
             Ok(())
         },
     )

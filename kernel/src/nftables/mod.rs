@@ -44,7 +44,7 @@ pub mod gates;
 mod generation;
 #[cfg(feature = "json")]
 pub mod json;
-mod listing;
+pub(crate) mod listing;
 pub mod netlink;
 mod open;
 mod owned;
@@ -55,6 +55,7 @@ pub mod text;
 pub mod trace;
 mod transport;
 
+pub(crate) use self::generation::is_generation;
 pub use self::{
     flow_table::{FLOW_TABLE, FlowTable},
     generation::generation,
@@ -67,4 +68,3 @@ pub use self::{
     },
     transport::{CommitStats, Elements, Refusal, Transport, TransportError},
 };
-pub(crate) use self::generation::is_generation;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::list::abi::link::{self, BRIDGE, HEADER, INFO, INFO_KIND, NAME};
-use crate::netlink::{Attribute, Error, Message, Socket, Writer, flags};
+use crate::netlink::{Attribute, Error, Message, Socket, flags};
 
 /// `IFLA_MASTER`
 const MASTER: u16 = 10;
@@ -32,10 +32,8 @@ pub struct Bridge {
 pub fn bridges_of_veths() -> Result<Vec<Bridge>, Error> {
     let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
     let found: Found = socket.dump(
-        |sequence| {
-            let mut writer = Writer::new();
+        |writer, sequence| {
             writer.message(link::GET, flags::DUMP, sequence, |w| w.raw(&link::NO_INDEX));
-            writer.as_slice().to_vec()
         },
         |found: &mut Found, message| found.add(message).ok_or(Error::Malformed("a device")),
     )?;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::{sleep, timeout};
 
 use super::list::abi::link;
-use crate::netlink::{Awaited, Error, Socket, Writer, flags};
+use crate::netlink::{Awaited, Error, Socket, flags};
 
 /// `RTNLGRP_LINK`
 const GROUP: i32 = 1;
@@ -39,10 +39,8 @@ impl DeviceFollower {
     /// If the kernel refuses or does not answer.
     pub fn list(&mut self) -> Result<BTreeMap<u32, String>, Error> {
         self.requests.dump(
-            |sequence| {
-                let mut writer = Writer::new();
+            |writer, sequence| {
                 writer.message(link::GET, flags::DUMP, sequence, |w| w.raw(&link::NO_INDEX));
-                writer.as_slice().to_vec()
             },
             |found: &mut BTreeMap<u32, String>, message| {
                 let index = message.payload.get(4..).and_then(|rest| rest.first_chunk::<4>());

@@ -71,12 +71,10 @@ pub(crate) fn with_prefixes(
     let mut addresses = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let of_family = socket.dump(
-            |sequence| {
-                let mut writer = Writer::new();
+            |writer, sequence| {
                 writer.message(address::GET, flags::DUMP, sequence, |w| {
                     w.raw(&address::header(family as u8, 0, 0, 0, index));
                 });
-                writer.as_slice().to_vec()
             },
             |found: &mut Vec<(IpAddr, u8)>, message| {
                 let (of, ip) = read_address(&message).ok_or(Error::Malformed("an address"))?;

@@ -3,7 +3,10 @@
 
 use switchyard_model::IpFamily;
 
-use crate::netlink::{Awaited, Error, Message, Socket, Writer, flags};
+use crate::{
+    families::family_number,
+    netlink::{Awaited, Error, Message, Socket, Writer, flags},
+};
 
 use super::list;
 
@@ -63,7 +66,7 @@ impl LocalDelivery {
 
     /// Appends what a request about any rule of this place contains.
     fn write_rule(&self, w: &mut Writer, family: IpFamily) {
-        w.raw(&[number(family), 0, 0, 0, self.table, 0, 0, abi::TO_TABLE, 0, 0, 0, 0]);
+        w.raw(&[family_number(family), 0, 0, 0, self.table, 0, 0, abi::TO_TABLE, 0, 0, 0, 0]);
         w.attribute(abi::RULE_PRIORITY, &self.priority.to_ne_bytes());
         w.attribute(abi::RULE_PROTOCOL, &[abi::KERNEL]);
     }
@@ -86,7 +89,7 @@ impl LocalDelivery {
     ) -> Result<(), Error> {
         let (scope, local) = (abi::SCOPE_HOST, abi::LOCAL);
         socket.carry_out(kind, flags, |w| {
-            let header = [number(family), 0, 0, 0, self.table, abi::KERNEL, scope, local];
+            let header = [family_number(family), 0, 0, 0, self.table, abi::KERNEL, scope, local];
             w.raw(&header);
             w.raw(&[0; 4]);
             w.attribute(abi::ROUTE_DEVICE, &device.to_ne_bytes());
@@ -141,13 +144,6 @@ fn is_deletion(message: &Message<'_>, priority: u32) -> bool {
         }
         abi::DELETE_ROUTE => true,
         _ => false,
-    }
-}
-
-fn number(family: IpFamily) -> u8 {
-    match family {
-        IpFamily::V4 => libc::AF_INET as u8,
-        IpFamily::V6 => libc::AF_INET6 as u8,
     }
 }
 

@@ -25,6 +25,8 @@ mod list;
 mod local_delivery;
 mod next_hop;
 
+#[cfg(feature = "conntrack")]
+pub(crate) use self::list::addresses;
 pub use self::{
     announcements::{AddressAnnouncements, SharedAddresses},
     bridge::{Bridge, bridges_of_veths},

@@ -9,7 +9,7 @@ use std::{
 
 use switchyard_model::IpFamily;
 
-use crate::xtables::Table;
+use crate::{families::family_number, xtables::Table};
 
 /// The number of hooks (`NF_INET_NUMHOOKS`).
 pub(crate) const HOOKS: usize = 5;
@@ -109,10 +109,7 @@ pub(crate) fn table_names(family: IpFamily) -> io::Result<String> {
 impl LegacyTable {
     /// Opens a socket to a table.
     pub(crate) fn open(family: IpFamily, table: Table) -> io::Result<Self> {
-        let domain = match family {
-            IpFamily::V4 => libc::AF_INET,
-            IpFamily::V6 => libc::AF_INET6,
-        };
+        let domain = family_number(family).into();
         // Any socket will do; a raw one would need another capability.
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };

@@ -3,11 +3,15 @@
 use switchyard_model::IpFamily;
 
 use crate::{
+    families::family_number,
     netlink::{
-        Attributes, Error, Message, Socket, Writer, flags,
+        Attributes, Error, Socket, Writer, flags,
         nfnetlink::{self, subsystem::NFTABLES},
     },
-    nftables::abi::{chain, data, expression, message, rule},
+    nftables::{
+        abi::{chain, data, expression, message, rule},
+        listing::dump,
+    },
     xtables::Table,
 };
 
@@ -24,14 +28,6 @@ pub(crate) fn open() -> Result<Socket, Error> {
     Socket::open(libc::NETLINK_NETFILTER)
 }
 
-/// Returns the number of a family (`NFPROTO_*`).
-pub(crate) fn number(family: IpFamily) -> u8 {
-    match family {
-        IpFamily::V4 => libc::NFPROTO_IPV4 as u8,
-        IpFamily::V6 => libc::NFPROTO_IPV6 as u8,
-    }
-}
-
 /// Reads the chains that `keep` selects by table and name.
 pub(crate) fn chains(
     socket: &mut Socket,
@@ -40,12 +36,12 @@ pub(crate) fn chains(
 ) -> Result<Vec<(Table, String)>, Error> {
     dump(
         socket,
-        family,
         message::GET_CHAIN,
+        family_number(family),
         |_| {},
-        |read| {
-            let table = Table::from_name(text(read, chain::TABLE)?)?;
-            let name = text(read, chain::NAME)?;
+        |_, read| {
+            let table = Table::from_name(read.text(chain::TABLE)?)?;
+            let name = read.text(chain::NAME)?;
             keep(table, name).then(|| (table, name.to_owned()))
         },
     )
@@ -62,7 +58,7 @@ pub(crate) fn has_chain(
     let mut request = Writer::new();
     let kind = nfnetlink::kind(NFTABLES, message::GET_CHAIN);
     request.message(kind, flags::ACK, sequence, |w| {
-        nfnetlink::header(w, number(family), 0);
+        nfnetlink::header(w, family_number(family), 0);
         w.string(chain::TABLE, table.name());
         w.string(chain::NAME, name);
     });
@@ -86,9 +82,9 @@ pub(crate) fn jumps(
             w.string(rule::CHAIN, chain);
         }
     };
-    dump(socket, family, message::GET_RULE, narrow, |read| {
-        let table = Table::from_name(text(read, rule::TABLE)?)?;
-        let from = text(read, rule::CHAIN)?;
+    dump(socket, message::GET_RULE, family_number(family), narrow, |_, read| {
+        let table = Table::from_name(read.text(rule::TABLE)?)?;
+        let from = read.text(rule::CHAIN)?;
         let to = target(read)?;
         let handle = read.find_kind(rule::HANDLE)?.be64()?;
         keep(table, from, to).then(|| ChainJump {
@@ -104,36 +100,11 @@ pub(crate) fn jumps(
 fn target<'a>(read: Attributes<'a>) -> Option<&'a str> {
     read.find_kind(rule::EXPRESSIONS)?.nested().find_map(|each| {
         let each = each.nested();
-        if text(each, expression::NAME)? != "immediate" {
+        if each.text(expression::NAME)? != "immediate" {
             return None;
         }
         let immediate = each.find_kind(expression::DATA)?.nested();
         let verdict = immediate.find_kind(expression::IMMEDIATE_DATA)?.nested();
-        text(verdict.find_kind(data::VERDICT)?.nested(), data::VERDICT_CHAIN)
+        verdict.find_kind(data::VERDICT)?.nested().text(data::VERDICT_CHAIN)
     })
-}
-
-fn text<'a>(attributes: Attributes<'a>, kind: u16) -> Option<&'a str> {
-    attributes.find_kind(kind)?.str()
-}
-
-fn dump<T>(
-    socket: &mut Socket,
-    family: IpFamily,
-    kind: u8,
-    narrow: impl Fn(&mut Writer),
-    read: impl Fn(Attributes<'_>) -> Option<T>,
-) -> Result<Vec<T>, Error> {
-    socket.dump(
-        |sequence| {
-            let mut writer = Writer::new();
-            let kind = nfnetlink::kind(NFTABLES, kind);
-            nfnetlink::dump(&mut writer, kind, sequence, number(family), &narrow);
-            writer.as_slice().to_vec()
-        },
-        |all: &mut Vec<T>, message: Message<'_>| {
-            all.extend(read(message.attributes(nfnetlink::HEADER)));
-            Ok(())
-        },
-    )
 }

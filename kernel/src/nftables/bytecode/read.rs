@@ -7,13 +7,11 @@ use std::{
 };
 
 use crate::{
-    netlink::{
-        Attributes, Error, Socket, Writer,
-        nfnetlink::{self, subsystem::NFTABLES},
-    },
+    netlink::{Attributes, Error, Socket, Writer},
     nftables::{
         self,
         abi::{chain, element, message, rule, set, table},
+        listing::dump_once,
         ruleset::{Hook, Table},
     },
 };
@@ -155,8 +153,8 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
         message::GET_TABLE,
         |_| {},
         |tables: &mut Vec<_>, read| {
-            if text(read, table::NAME) == Some(name) {
-                tables.push(number(read, table::FLAGS).unwrap_or(0));
+            if read.text(table::NAME) == Some(name) {
+                tables.push(read.be32(table::FLAGS).unwrap_or(0));
             }
         },
     )?;
@@ -169,8 +167,8 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
         message::GET_CHAIN,
         |_| {},
         |chains: &mut BTreeMap<_, _>, read| {
-            if text(read, chain::TABLE) == Some(name)
-                && let Some(chain_name) = text(read, chain::NAME)
+            if read.text(chain::TABLE) == Some(name)
+                && let Some(chain_name) = read.text(chain::NAME)
             {
                 chains.insert(chain_name.into(), Chain { base: base(read), rules: Vec::new() });
             }
@@ -178,8 +176,8 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
     )?;
     let in_table = |w: &mut Writer| w.string(rule::TABLE, name);
     let rules = dump(socket, of, message::GET_RULE, in_table, |rules: &mut Vec<_>, read| {
-        if text(read, rule::TABLE) == Some(name)
-            && let Some(chain) = text(read, rule::CHAIN)
+        if read.text(rule::TABLE) == Some(name)
+            && let Some(chain) = read.text(rule::CHAIN)
         {
             let list = read.find_kind(rule::EXPRESSIONS);
             let list = list.map(|list| decode::expressions(list.nested()));
@@ -191,14 +189,14 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
     }
     let in_table = |w: &mut Writer| w.string(set::TABLE, name);
     let found = dump(socket, of, message::GET_SET, in_table, |sets: &mut Vec<_>, read| {
-        if text(read, set::TABLE) == Some(name)
-            && let (Some(set), Some(length)) = (text(read, set::NAME), number(read, set::KEY_LEN))
+        if read.text(set::TABLE) == Some(name)
+            && let (Some(set), Some(length)) = (read.text(set::NAME), read.be32(set::KEY_LEN))
         {
-            let data_length = number(read, set::DATA_LEN).unwrap_or(0);
+            let data_length = read.be32(set::DATA_LEN).unwrap_or(0);
             let milliseconds = read.find_kind(set::TIMEOUT).and_then(|timeout| timeout.be64());
             let timeout = Duration::from_millis(milliseconds.unwrap_or(0));
             let lengths = [length, data_length].map(|length| length.min(LONGEST) as usize);
-            sets.push((Name::from(set), lengths, timeout, number(read, set::FLAGS).unwrap_or(0)));
+            sets.push((Name::from(set), lengths, timeout, read.be32(set::FLAGS).unwrap_or(0)));
         }
     })?;
     let mut sets = HashMap::new();
@@ -217,14 +215,14 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
 /// Returns the place of a base chain; `None` for other chains.
 fn base(read: Attributes<'_>) -> Option<Base> {
     let hook = read.find_kind(chain::HOOK)?.nested();
-    let hook_number = number(hook, chain::HOOK_NUMBER);
+    let hook_number = hook.be32(chain::HOOK_NUMBER);
     // `enum nf_inet_hooks`
     let hooks = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
     Some(Base {
         hook: hook_number.and_then(|number| hooks.get(number as usize).copied()),
-        priority: number(hook, chain::HOOK_PRIORITY).unwrap_or(0).cast_signed(),
-        is_nat: text(read, chain::TYPE) == Some("nat"),
-        drops: number(read, chain::POLICY).is_some_and(|policy| policy != chain::POLICY_ACCEPT),
+        priority: hook.be32(chain::HOOK_PRIORITY).unwrap_or(0).cast_signed(),
+        is_nat: read.text(chain::TYPE) == Some("nat"),
+        drops: read.be32(chain::POLICY).is_some_and(|policy| policy != chain::POLICY_ACCEPT),
     })
 }
 
@@ -253,7 +251,7 @@ fn elements(
                     Some(Data::Bytes(bytes)) => Some(bytes),
                     _ => None,
                 };
-                let flags = number(one, element::FLAGS).unwrap_or(0);
+                let flags = one.be32(element::FLAGS).unwrap_or(0);
                 *has_catch_all |= flags & FLAG_CATCH_ALL != 0;
                 // The interval that ends before the first address has no key in some versions.
                 let Some(start) = key(element::KEY) else { continue };
@@ -307,37 +305,12 @@ fn dump<T: Default>(
     of: &Table,
     kind: u8,
     narrow: impl Fn(&mut Writer),
-    mut read: impl FnMut(&mut T, Attributes<'_>),
+    read: impl FnMut(&mut T, Attributes<'_>),
 ) -> Result<T, Error> {
-    let family = of.family.number();
-    let (collected, is_interrupted) = socket.dump_once(
-        |sequence| {
-            let mut writer = Writer::new();
-            nfnetlink::dump(
-                &mut writer,
-                nfnetlink::kind(NFTABLES, kind),
-                sequence,
-                family,
-                &narrow,
-            );
-            writer.as_slice().to_vec()
-        },
-        |all, message| {
-            read(all, message.attributes(nfnetlink::HEADER));
-            Ok(())
-        },
-    )?;
+    let (collected, is_interrupted) = dump_once(socket, kind, of.family.number(), narrow, read)?;
     // The generation shows whether anything was changed.
     match is_interrupted && kind == message::GET_CHAIN {
         true => Err(Error::Interrupted),
         false => Ok(collected),
     }
-}
-
-fn text<'a>(attributes: Attributes<'a>, kind: u16) -> Option<&'a str> {
-    attributes.find_kind(kind)?.str()
-}
-
-fn number(attributes: Attributes<'_>, kind: u16) -> Option<u32> {
-    attributes.find_kind(kind)?.be32()
 }

@@ -9,6 +9,7 @@ use crate::{
     },
     nftables::{
         abi::{chain, data, element, message, rule, set, table},
+        listing::dump_once,
         ruleset::{
             BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData,
             ElementDump, Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table,
@@ -48,7 +49,7 @@ pub(super) fn read_table(
         let read = |chains: &mut BTreeMap<_, _>, read: Attributes<'_>| {
             chains.extend(read_chain(in_table, read));
         };
-        dump_once(socket, family, message::GET_CHAIN, |_| {}, read)
+        dump_once(socket, message::GET_CHAIN, family.number(), |_| {}, read)
     })?;
     let rules: Vec<(ChainName, RuleDump)> = dump(
         socket,
@@ -128,54 +129,18 @@ fn dump<T: Default>(
     narrow: impl FnMut(&mut Writer),
     read: impl FnMut(&mut T, Attributes<'_>),
 ) -> Result<T, Error> {
-    dump_once(socket, family, kind, narrow, read).map(|(dumped, _)| dumped)
-}
-
-/// Dumps objects. `read` gets the attributes of each object, and must leave out objects of other
-/// tables: the kernel narrows some dumps to a family alone. Also returns whether a commit
-/// interrupted the dump.
-fn dump_once<T: Default>(
-    socket: &mut Socket,
-    family: Family,
-    kind: u8,
-    mut narrow: impl FnMut(&mut Writer),
-    mut read: impl FnMut(&mut T, Attributes<'_>),
-) -> Result<(T, bool), Error> {
-    socket.dump_once(
-        |sequence| {
-            let mut writer = Writer::new();
-            let kind = nfnetlink::kind(NFTABLES, kind);
-            nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
-            writer.as_slice().to_vec()
-        },
-        |all, message| {
-            read(all, attributes(message));
-            Ok(())
-        },
-    )
+    dump_once(socket, kind, family.number(), narrow, read).map(|(dumped, _)| dumped)
 }
 
 fn attributes(message: Message<'_>) -> Attributes<'_> {
     message.attributes(nfnetlink::HEADER)
 }
 
-fn text<'a>(attributes: Attributes<'a>, kind: u16) -> Option<&'a str> {
-    attributes.find_kind(kind).and_then(|attribute| attribute.str())
-}
-
-fn be32(attributes: Attributes<'_>, kind: u16) -> Option<u32> {
-    attributes.find_kind(kind).and_then(|attribute| attribute.be32())
-}
-
-fn be64(attributes: Attributes<'_>, kind: u16) -> Option<u64> {
-    attributes.find_kind(kind).and_then(|attribute| attribute.be64())
-}
-
 fn read_chain(table: &str, read: Attributes<'_>) -> Option<(ChainName, ChainDump)> {
-    if text(read, chain::TABLE)? != table {
+    if read.text(chain::TABLE)? != table {
         return None;
     }
-    let name = ChainName::from(text(read, chain::NAME)?);
+    let name = ChainName::from(read.text(chain::NAME)?);
     let base = match read.find_kind(chain::HOOK) {
         None => ChainBase::Regular,
         Some(hook) => match base_chain(&name, read, hook) {
@@ -183,27 +148,27 @@ fn read_chain(table: &str, read: Attributes<'_>) -> Option<(ChainName, ChainDump
             None => ChainBase::Foreign("its type, hook or policy is another".into()),
         },
     };
-    let handle = be64(read, chain::HANDLE)?;
+    let handle = read.be64(chain::HANDLE)?;
     Some((name, ChainDump { handle, base, rules: Vec::new() }))
 }
 
 fn base_chain(name: &ChainName, read: Attributes<'_>, hook: Attribute<'_>) -> Option<BaseChain> {
-    if be32(read, chain::POLICY)? != chain::POLICY_ACCEPT {
+    if read.be32(chain::POLICY)? != chain::POLICY_ACCEPT {
         return None;
     }
-    let number = be32(hook.nested(), chain::HOOK_NUMBER)?;
+    let number = hook.nested().be32(chain::HOOK_NUMBER)?;
     Some(BaseChain {
         name: name.clone(),
         kind: ChainKind::ALL
             .into_iter()
-            .find(|kind| text(read, chain::TYPE) == Some(kind.as_str()))?,
+            .find(|kind| read.text(chain::TYPE) == Some(kind.as_str()))?,
         hook: Hook::ALL.into_iter().find(|hook| batch::hook_number(*hook) == number)?,
-        priority: be32(hook.nested(), chain::HOOK_PRIORITY)?.cast_signed(),
+        priority: hook.nested().be32(chain::HOOK_PRIORITY)?.cast_signed(),
     })
 }
 
 fn read_rule(table: &str, read: Attributes<'_>) -> Option<(ChainName, RuleDump)> {
-    if text(read, rule::TABLE)? != table {
+    if read.text(rule::TABLE)? != table {
         return None;
     }
     let fingerprint = read.find_kind(rule::USERDATA).and_then(|user_data| {
@@ -211,28 +176,28 @@ fn read_rule(table: &str, read: Attributes<'_>) -> Option<(ChainName, RuleDump)>
             .find(|(kind, _)| *kind == udata::RULE_FINGERPRINT)?;
         Some(u64::from_be_bytes(hash.try_into().ok()?))
     });
-    let handle = be64(read, rule::HANDLE)?;
-    Some((text(read, rule::CHAIN)?.into(), RuleDump { handle, fingerprint }))
+    let handle = read.be64(rule::HANDLE)?;
+    Some((read.text(rule::CHAIN)?.into(), RuleDump { handle, fingerprint }))
 }
 
 fn read_set(table: &str, read: Attributes<'_>) -> Option<(SetName, SetDump)> {
-    if text(read, set::TABLE)? != table {
+    if read.text(set::TABLE)? != table {
         return None;
     }
-    let flags = be32(read, set::FLAGS).unwrap_or(0);
+    let flags = read.be32(set::FLAGS).unwrap_or(0);
     if flags & set::FLAG_ANONYMOUS != 0 {
         return None;
     }
-    let name = SetName::from(text(read, set::NAME)?);
+    let name = SetName::from(read.text(set::NAME)?);
     let definition = definition(&name, flags, read).map_err(str::to_owned);
-    Some((name, SetDump { handle: be64(read, set::HANDLE)?, definition, elements: None }))
+    Some((name, SetDump { handle: read.be64(set::HANDLE)?, definition, elements: None }))
 }
 
 /// The definition of a set, or why [`SetDef`] cannot express it.
 fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef, &'static str> {
     let fields = |packed| batch::unpacked_type(packed).ok_or("its fields have other types");
-    let key = fields(be32(read, set::KEY_TYPE).unwrap_or(0))?;
-    let data = match be32(read, set::DATA_TYPE) {
+    let key = fields(read.be32(set::KEY_TYPE).unwrap_or(0))?;
+    let data = match read.be32(set::DATA_TYPE) {
         _ if flags & set::FLAG_MAP == 0 => SetData::None,
         None => return Err("its data has another type"),
         Some(set::DATA_VERDICT) => SetData::Verdict,
@@ -240,7 +205,7 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
     };
     let timeout = match flags & set::FLAG_TIMEOUT {
         0 => None,
-        _ => Some(Duration::from_millis(be64(read, set::TIMEOUT).unwrap_or(0))),
+        _ => Some(Duration::from_millis(read.be64(set::TIMEOUT).unwrap_or(0))),
     };
     if [set::EXPRESSION, set::EXPRESSIONS].into_iter().any(|kind| read.find_kind(kind).is_some()) {
         return Err("its elements have statements");
@@ -249,7 +214,7 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
         .find_kind(set::USERDATA)
         .and_then(|data| userdata::comment(data.payload, udata::SET_COMMENT))
         .map(|comment| comment.to_owned().into());
-    let size = read.find_kind(set::DESC).and_then(|desc| be32(desc.nested(), set::DESC_SIZE));
+    let size = read.find_kind(set::DESC).and_then(|desc| desc.nested().be32(set::DESC_SIZE));
     let interval = flags & set::FLAG_INTERVAL != 0;
     let definition = SetDef { name: name.clone(), key, data, timeout, size, interval, comment };
     if interval && !definition.ends_with_address() {
@@ -258,10 +223,10 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
     if flags != batch::set_flags(&definition) {
         return Err("its flags are others");
     }
-    if be32(read, set::KEY_LEN) != Some(definition.key_len() as u32) {
+    if read.be32(set::KEY_LEN) != Some(definition.key_len() as u32) {
         return Err("its key has another length");
     }
-    let value_len = be32(read, set::DATA_LEN).unwrap_or(0);
+    let value_len = read.be32(set::DATA_LEN).unwrap_or(0);
     if matches!(definition.data, SetData::Value(_)) && value_len != definition.value_len() as u32 {
         return Err("its data has another length");
     }
@@ -347,7 +312,7 @@ fn dump_intervals(
 ) -> Result<Vec<ElementDump>, Error> {
     let boundaries = dump_elements(socket, table, definition, |read| {
         let key = read.find_kind(element::KEY)?.nested().find_kind(data::VALUE)?;
-        let flags = be32(read, element::FLAGS).unwrap_or(0);
+        let flags = read.be32(element::FLAGS).unwrap_or(0);
         let is_end = flags & element::FLAG_INTERVAL_END != 0;
         Some(Boundary { address: interval::address(key.payload)?, is_end })
     })?;
@@ -416,13 +381,13 @@ fn read_element(read: Attributes<'_>) -> Option<ElementDump> {
         .and_then(|data| userdata::comment(data.payload, udata::COMMENT));
     let element =
         Element { key: Key::from_bytes(key.payload)?, data, comment: comment.map(Into::into) };
-    let expires = be64(read, element::EXPIRATION).map(Duration::from_millis);
+    let expires = read.be64(element::EXPIRATION).map(Duration::from_millis);
     Some(ElementDump { element, expires })
 }
 
 fn read_verdict(read: Attribute<'_>) -> Option<Verdict> {
-    let chain = || text(read.nested(), data::VERDICT_CHAIN).map(ChainName::from);
-    Some(match be32(read.nested(), data::VERDICT_CODE)?.cast_signed() {
+    let chain = || read.nested().text(data::VERDICT_CHAIN).map(ChainName::from);
+    Some(match read.nested().be32(data::VERDICT_CODE)?.cast_signed() {
         data::ACCEPT => Verdict::Accept,
         data::DROP => Verdict::Drop,
         data::RETURN => Verdict::Return,

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use switchyard_model::IpFamily;
 
 use crate::{
+    families::family_number,
     netlink::{
         Error, KernelError, Socket, Writer, flags,
         nfnetlink::{self, subsystem::NFTABLES},
@@ -75,7 +76,7 @@ impl Removal {
             sequence = sequence.wrapping_add(1);
             last = batch.len();
             batch.message(nfnetlink::kind(NFTABLES, kind), flags::REQUEST, sequence, |w| {
-                nfnetlink::header(w, nft_tables::number(family), 0);
+                nfnetlink::header(w, family_number(family), 0);
                 fill(w);
             });
         };
