@@ -1,11 +1,12 @@
 //! A comparison in parts, as IPVS does not announce what other programs change.
 //!
-//! The virtual servers and the addresses are two lists. If one shows a difference, everything is
+//! The addresses and the virtual servers are two lists. If one shows a difference, everything is
 //! compared at once. The real servers, which the kernel lists for one virtual server at a time, are
-//! compared a part in each sync, so that changes wait for a part only.
+//! compared a part in each sync. So changes wait for a list or a part only.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
+    mem,
     net::IpAddr,
     time::Instant,
 };
@@ -38,14 +39,29 @@ const PART: usize = 256;
 /// The rest of a comparison.
 #[derive(Debug)]
 pub(super) struct Checkup {
+    /// Whether the virtual servers are still to be listed.
+    is_listing: bool,
     /// The Service ports whose real servers are still to be compared.
-    pub(super) left: Vec<ServicePortId>,
+    left: Vec<ServicePortId>,
     pub(super) part: usize,
 }
 
 impl Default for Checkup {
     fn default() -> Self {
-        Self { left: Vec::new(), part: PART }
+        Self { is_listing: false, left: Vec::new(), part: PART }
+    }
+}
+
+impl Checkup {
+    /// Whether nothing is left.
+    pub(super) fn is_over(&self) -> bool {
+        !self.is_listing && self.left.is_empty()
+    }
+
+    /// Ends the comparison, as everything is compared at once.
+    pub(super) fn end(&mut self) {
+        self.is_listing = false;
+        self.left.clear();
     }
 }
 
@@ -64,15 +80,22 @@ impl IpvsProxier {
         refused: &mut Refused,
     ) -> Result<bool, SyncError> {
         let state = change.after();
-        if change.is_checkup() && self.checkup.left.is_empty() {
+        if change.is_checkup() && self.checkup.is_over() {
             self.set_kernel(report)?;
             if self.try_schedulers(state)? {
                 return Ok(true);
             }
             let seen = self.addresses(false)?;
-            if self.do_addresses_differ(state, families, &seen)
-                || self.do_servers_differ(state, families)?
-            {
+            if self.do_addresses_differ(state, families, &seen) {
+                return Ok(true);
+            }
+            self.checkup.is_listing = true;
+            if state.service_ports.len() > self.checkup.part {
+                return Ok(false);
+            }
+        }
+        if mem::take(&mut self.checkup.is_listing) {
+            if self.do_servers_differ(state, families)? {
                 return Ok(true);
             }
             let ports = state.service_ports.keys().filter(|id| *families.get(id.family));

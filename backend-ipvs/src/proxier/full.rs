@@ -64,7 +64,7 @@ impl IpvsProxier {
         seen: &Addresses,
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
-        self.checkup.left.clear();
+        self.checkup.end();
         self.set_kernel(report)?;
         report.added += usize::from(seen.is_made);
         let was_sure = !self.try_schedulers(change.after())? && was_sure;

@@ -337,7 +337,7 @@ impl IpvsProxier {
         let now = Instant::now();
         let draining = self.draining.wait(&families, now);
         let schedulers = self.schedulers.wait(&families, now).filter(|_| is_settled);
-        let checkup = (!self.checkup.left.is_empty()).then_some(Duration::ZERO);
+        let checkup = (!self.checkup.is_over()).then_some(Duration::ZERO);
         let waits = [report.requeue_after, draining, schedulers, retry, removal, checkup];
         report.requeue_after = waits.into_iter().flatten().min();
         let context = self.basis.context(&change.after().node);

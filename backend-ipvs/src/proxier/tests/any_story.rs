@@ -129,7 +129,7 @@ fn compare(node: &mut Stepped<IpvsProxier>, in_parts: bool) -> Drift {
     node.proxier.checkup.part = 2;
     node.tracker.request_checkup();
     let mut drift = node.sync([]).drift;
-    while !node.proxier.checkup.left.is_empty() {
+    while !node.proxier.checkup.is_over() {
         let more = node.sync([]).drift;
         drift.objects += more.objects;
         drift.examples.extend(more.examples);
