@@ -36,7 +36,7 @@ the release below, whose nftables mode was an alpha if that is 1.30; the differe
 [semantics.md](semantics.md#where-kube-proxy-behaves-otherwise).
 ";
 
-/// A note of cells whose cases expect a client's address, which a proxy in user space does not keep.
+/// A note of cells whose cases expect a client's address, which no proxy in user space keeps.
 const SEEN: &str = "Servers see the node's address in place of the client's, which the case expects of other backends \
     ([why](userspace.md)).";
 
