@@ -141,12 +141,12 @@ def play():
     return story
 
 
-def until(is_done):
-    for _ in range(200):
+def until(is_done, seconds=10):
+    for _ in range(seconds * 20):
         if is_done():
             return
         time.sleep(0.05)
-    sys.exit("something did not happen in 10 s")
+    sys.exit(f"something did not happen in {seconds} s")
 
 
 def repaired(log, lines):

@@ -189,7 +189,7 @@ def play(target):
             shutil.copy(file, manifests)
         (manifests / "queue.yaml").write_text(UNUSUAL)
         flags = [f"--manifests={manifests}", "--hostname-override=node-1", "--proxy-mode=nftables", "--local-socket="]
-        flags.append("--conntrack-services-period=1s")
+        flags.append("--conntrack-services-period=10s")
         proxy = subprocess.Popen([SWITCHYARD, *flags], stderr=subprocess.DEVNULL)
         browser = Browser(Path(directory, "profile"))
         try:
@@ -198,7 +198,8 @@ def play(target):
             until(lambda: status().get("lastDrift"))
             # Nobody answers, which connection tracking counts all the same.
             clients = [connect(address) for address, count in CONNECTIONS.items() for _ in range(count)]
-            until(lambda: any(one["to"] == "default/web" for one in status()["destinations"] or []))
+            # The next count is up to a period away.
+            until(lambda: any(one["to"] == "default/web" for one in status().get("destinations") or []), seconds=30)
             pictures = {look: check(browser, look) for look in LOOKS}
             images = [f'<img src="data:image/png;base64,{pictures[look]}">' for look in SHOWN]
             browser.show(sum(look[0] for look in SHOWN) + 16, 100, "light")
@@ -212,6 +213,7 @@ def play(target):
 
 
 if __name__ == "__main__":
+    CHROMIUM or sys.exit("neither chromium nor chromium-headless-shell is installed")
     if sys.argv[1] == "--inside":
         play(Path(sys.argv[2]))
     else:
