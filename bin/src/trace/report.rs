@@ -54,7 +54,8 @@ pub struct Line {
     pub end: End,
     /// The interface through which it left.
     pub output: Option<String>,
-    /// The gateway that it was sent to; `None` if it went straight to its destination.
+    /// The gateway behind that, by a look-up of the destination alone; `None` without one, or if it
+    /// cannot be found out.
     pub next_hop: Option<String>,
     /// The source at the end.
     pub last_source: String,

@@ -20,6 +20,9 @@ const VIA: u16 = 18;
 /// Returns the gateway to an address through the interface with this index, in the calling thread's
 /// network namespace; `None` if the address is reached without one, or there is no such route.
 ///
+/// The look-up is by these two alone: a rule on source, mark or incoming interface, or a route over
+/// several gateways, may lead a packet elsewhere.
+///
 /// # Errors
 /// If the kernel refuses or does not answer.
 pub fn next_hop(to: IpAddr, output: u32) -> Result<Option<IpAddr>, Error> {
