@@ -36,7 +36,7 @@ kind: EndpointSlice
 metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: 014}}
 addressType: IPv4
 endpoints: [{addresses: [010.1.0.1], conditions: {ready: yes}, zone: a}]
-ports: [{name: '', port: 8080}]
+ports: [{port: 8080}]
 ---
 apiVersion: v1
 kind: Node
@@ -57,6 +57,7 @@ spec: {cidrs: [10.0.0.0/16]}
     let Object::EndpointSlice(slice) = &content.objects[1] else { panic!() };
     assert_eq!(slice.metadata.labels["kubernetes.io/service-name"], "014");
     assert_eq!(slice.endpoints[0].addresses, ["010.1.0.1"]);
+    assert_eq!(slice.ports[0].name.as_deref(), Some(""), "the API server's default");
     assert_eq!(slice.endpoints[0].conditions.ready, Some(true));
 }
 

@@ -6,7 +6,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
-use switchyard_core::objects::{Kind, Object, ObjectKey};
+use switchyard_core::objects::{EndpointSlice, Kind, Object, ObjectKey};
 
 use crate::manifests::syntax::{DecodeError, Document};
 
@@ -50,7 +50,12 @@ impl<'de> DeserializeSeed<'de> for ObjectSeed {
         match self.0 {
             Kind::Service => Deserialize::deserialize(deserializer).map(Object::Service),
             Kind::EndpointSlice => {
-                Deserialize::deserialize(deserializer).map(Object::EndpointSlice)
+                let mut slice = EndpointSlice::deserialize(deserializer)?;
+                // The default of the API server, `SetDefaults_EndpointPort`.
+                for port in &mut slice.ports {
+                    port.name.get_or_insert_default();
+                }
+                Ok(Object::EndpointSlice(slice))
             }
             Kind::Node => Deserialize::deserialize(deserializer).map(Object::Node),
             Kind::ServiceCidr => Deserialize::deserialize(deserializer).map(Object::ServiceCidr),
