@@ -423,6 +423,8 @@ pub mod expression {
     pub const LOOKUP_SREG: u16 = 2;
     /// `NFTA_LOOKUP_DREG`
     pub const LOOKUP_DREG: u16 = 3;
+    /// `NFTA_OBJREF_IMM_TYPE`
+    pub const OBJREF_TYPE: u16 = 1;
     /// `NFTA_LOOKUP_FLAGS`
     pub const LOOKUP_FLAGS: u16 = 5;
     /// `NFTA_NG_DREG`

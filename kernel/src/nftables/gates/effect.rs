@@ -63,12 +63,22 @@ pub(super) fn effect(
             },
             "reject" => Act::Drop,
             "counter" | "log" | "notrack" => continue,
+            "objref" => match number(parts, expression::OBJREF_TYPE) {
+                // `NFT_OBJECT_COUNTER`, helpers, tunnels, timeouts, security marks, expectations.
+                Some(1 | 3 | 6..=9) => continue,
+                // Quotas and limits.
+                Some(2 | 4 | 5) => {
+                    undecided = undecided.or(Some("rates"));
+                    continue;
+                }
+                _ => Act::Unknown,
+            },
             // A verdict map.
             "lookup" if number(parts, expression::LOOKUP_DREG) == Some(0) => Act::Unknown,
-            "queue" | "synproxy" | "tproxy" | "objref" => Act::Unknown,
+            "queue" | "synproxy" | "tproxy" => Act::Unknown,
             "target" => match text(parts, expression::TARGET_NAME) {
                 Some("REJECT") => Act::Drop,
-                Some("LOG" | "NFLOG" | "MARK" | "CONNMARK" | "SET" | "TCPMSS") => continue,
+                Some(target) if PASSED_TARGETS.contains(&target) => continue,
                 _ => Act::Unknown,
             },
             _ => {
@@ -81,6 +91,12 @@ pub(super) fn effect(
     }
     None
 }
+
+/// The targets of iptables after which a packet goes on.
+const PASSED_TARGETS: [&str; 14] = [
+    "AUDIT", "CHECKSUM", "CLASSIFY", "CONNMARK", "DSCP", "HL", "LOG", "MARK", "NFLOG", "SET",
+    "TCPMSS", "TEE", "TOS", "TTL",
+];
 
 /// The subject of a condition.
 fn subject(name: &str, parts: Attributes<'_>) -> &'static str {

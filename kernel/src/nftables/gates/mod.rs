@@ -24,6 +24,8 @@ use crate::netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
 /// The most chains that are read to decide about a base chain. One that leads to more counts as one
 /// that accepts.
 const MOST_CHAINS: usize = 256;
+/// The subject of what is not decided then.
+const MORE_CHAINS: &str = "chains beyond the first 256";
 
 /// The families with the hooks of IP.
 const OF_IP: [&str; 3] = ["inet", "ip", "ip6"];
@@ -234,7 +236,7 @@ impl Walk<'_> {
     fn chain(&mut self, chain: &str) -> Result<Ways, Error> {
         self.read += 1;
         if self.read > MOST_CHAINS {
-            self.undecided.insert("too many chains");
+            self.undecided.insert(MORE_CHAINS);
             return Ok(Ways { accepted: true, dropped: true, back: true });
         }
         let mut ways = Ways::default();
