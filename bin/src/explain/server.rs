@@ -397,7 +397,7 @@ async fn snapshot(
             part.iter().filter_map(|name| Known::service(known, name)).collect::<Vec<_>>()
         };
         for service in ask(engine, read).await? {
-            send(to, &Line::Service(Box::new(service))).await?;
+            send(to, &Line::service(service)).await?;
             count += 1;
         }
     }

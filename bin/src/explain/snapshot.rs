@@ -1,5 +1,6 @@
 //! Snapshots: JSON lines, so that neither side holds all of one. Objects are there as far as the
-//! proxy keeps them: no labels, no annotations, and nothing of a Secret.
+//! proxy keeps them: no labels, no annotations, and nothing of a Secret. Problems with annotations
+//! are there without the values.
 
 use std::io::{self, BufRead, Read};
 
@@ -54,6 +55,21 @@ pub enum Line {
     },
     /// The only line, if the proxy refuses to answer.
     Error(String),
+}
+
+impl Line {
+    /// Returns the line of a Service, without values of annotations that its problems quote.
+    pub fn service(mut service: KnownService) -> Self {
+        for problem in &mut service.problems {
+            let quoted = problem.split_once('`').zip(problem.rsplit_once('`'));
+            if let Some(((before, _), (_, after))) = quoted
+                && before.starts_with("metadata.annotations")
+            {
+                *problem = format!("{before}`...`{after}");
+            }
+        }
+        Self::Service(Box::new(service))
+    }
 }
 
 /// The Services of a snapshot.

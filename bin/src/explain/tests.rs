@@ -34,13 +34,14 @@ use crate::explain::{
     server::Sources,
 };
 
-/// A tracker with two Services, of which one has an endpoint.
+/// A tracker with three Services, of which one has an endpoint, and one a problem.
 fn tracker() -> Tracker {
     let mut tracker = Tracker::new(NodeConfig::new(NODE));
     let ready = slice("web", "a").port("http", "TCP", 8080).endpoint(endpoint("10.1.0.1", NODE));
     for object in [
         service("web", "10.96.0.1").port("http", "TCP", 80),
         service("api", "10.96.0.2").port("http", "TCP", 80),
+        service("odd", "10.96.0.3").annotation("switchyard/lb-algorithm", "own-value"),
         ready,
     ] {
         tracker.apply(object.apply());
@@ -205,6 +206,9 @@ async fn a_snapshot_answers_as_the_proxy() {
     let asking = move || {
         let mut written = Vec::new();
         client::snapshot(Path::new(&path), &mut written).unwrap();
+        let text = String::from_utf8_lossy(&written);
+        assert!(text.contains("annotations[switchyard/lb-algorithm]"), "{text}");
+        assert!(!text.contains("own-value"), "{text}");
         let taken = snapshot::read(BufReader::new(&written[..])).unwrap();
         assert_eq!(client::services(Path::new(&path)).unwrap(), taken);
         assert!(!taken.is_settled, "nothing is synced");
