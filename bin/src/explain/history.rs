@@ -154,8 +154,7 @@ impl History {
         Some((last.at.clone(), last.error.clone()?))
     }
 
-    /// Returns the last change of this Service since the proxy began, unless a later sync changed
-    /// more ports than are remembered, which may have been those of the Service.
+    /// Returns the last change of this Service, as [`last_changes`](Self::last_changes) has it.
     pub fn last_change(&self, service: Option<&str>) -> Option<LastChange> {
         self.last_changes().remove(service?)
     }
@@ -200,7 +199,8 @@ impl History {
         }
     }
 
-    /// Returns the last change of each Service, as [`last_change`](Self::last_change) does.
+    /// Returns the last change of each Service since the proxy began, unless a later sync changed
+    /// more ports than are remembered, which may have been those of the Service.
     pub fn last_changes(&self) -> HashMap<String, LastChange> {
         let mut changes = HashMap::<String, LastChange>::new();
         let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);

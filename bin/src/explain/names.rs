@@ -165,14 +165,15 @@ async fn from_cluster(
     let of_service = ListParams::default().labels(&format!("{SERVICE}={name}"));
     let services = format!("/api/v1/namespaces/{namespace}/services");
     let itself = ListParams::default().fields(&format!("metadata.name={name}"));
-    let mut read = Vec::new();
-    for (path, which) in [(slices, of_service), (services, itself)] {
+    let list = async |path, which: ListParams| -> Result<_, Failure> {
         pacer.permit("GET").await;
         let request = Request::new(path).list(&which.match_any())?;
-        read.push(client.request::<Slice>(request).await?);
-    }
-    let changed = read[1].items.iter().flatten().find_map(Slice::changed);
-    let endpoints = names(read, service);
+        Ok(client.request::<Slice>(request).await?)
+    };
+    let (read, itself) = tokio::join!(list(slices, of_service), list(services, itself));
+    let changed = itself.ok();
+    let changed = changed.and_then(|list| list.items.iter().flatten().find_map(Slice::changed));
+    let endpoints = names(vec![read?], service);
     Ok(Names { endpoints, service_seconds: changed.and_then(|at| seconds(at, Timestamp::now())) })
 }
 

@@ -62,7 +62,7 @@ impl Screen {
             restore(&shared);
             report(panic);
         }));
-        let terminal = enter(&raw)?;
+        let terminal = enter(&raw).inspect_err(|_| restore(&raw))?;
         Ok(Self { raw, terminal })
     }
 
