@@ -140,10 +140,10 @@ fn shares(known: &Known) -> Result<Shares<String>, switchyard_kernel::netlink::E
     if let Ok(picture) = known.picture() {
         let ports = picture.services.iter().flat_map(|service| &service.ports);
         let ports = ports.filter_map(|port| port.resolved.as_deref());
-        let Shares { largest, others, elsewhere } = Destinations::of(ports).count()?;
+        let Shares { largest, others, elsewhere, stuck } = Destinations::of(ports).count()?;
         let largest =
             largest.into_iter().map(|(service, count)| (service.to_string(), count)).collect();
-        return Ok(Shares { largest, others, elsewhere });
+        return Ok(Shares { largest, others, elsewhere, stuck });
     }
     count(|protocol, at| Some(format!("{at}/{}", protocol.as_lower())))
 }

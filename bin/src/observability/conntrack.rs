@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard::conntrack::{Usage, UsageReader};
+use switchyard::conntrack::{StuckLimit, Usage, UsageReader};
 use switchyard_core::{
     error::ErrorChain,
     model::{Protocol, ServiceName},
@@ -88,6 +88,9 @@ pub struct Shares<T> {
     pub others: u64,
     /// The entries that lead to nothing of the kind.
     pub elsewhere: u64,
+    /// The connections to all of the kind that are [stuck](StuckLimit::is_stuck); `None` if the
+    /// node's settings do not show that.
+    pub stuck: Option<u64>,
 }
 
 /// Counts the entries of the table of this thread's namespace, by what `name` makes of their
@@ -99,9 +102,11 @@ pub fn count<T: Clone + Hash + Ord>(
     name: impl Fn(Protocol, SocketAddr) -> Option<T>,
 ) -> Result<Shares<T>, Error> {
     let mut counts: HashMap<T, u64> = HashMap::new();
-    let (mut others, mut elsewhere) = (0, 0);
+    let (mut others, mut elsewhere, mut stuck) = (0, 0, 0);
+    let limit = StuckLimit::read();
     UsageReader::open()?.flows(|flow| {
         let Some(named) = name(flow.protocol, flow.destination) else { return elsewhere += 1 };
+        stuck += u64::from(limit.is_some_and(|limit| limit.is_stuck(flow)));
         let is_full = counts.len() >= MOST_COUNTED;
         match counts.entry(named) {
             Entry::Occupied(mut count) => *count.get_mut() += 1,
@@ -115,7 +120,7 @@ pub fn count<T: Clone + Hash + Ord>(
     largest.sort_by(|(a, most), (b, other)| other.cmp(most).then_with(|| a.cmp(b)));
     let rest = largest.split_off(largest.len().min(LARGEST));
     others += rest.into_iter().map(|(_, count)| count).sum::<u64>();
-    Ok(Shares { largest, others, elsewhere })
+    Ok(Shares { largest, others, elsewhere, stuck: limit.map(|_| stuck) })
 }
 
 impl Destinations {

@@ -61,6 +61,7 @@ fn a_flow_goes_where_an_endpoint_is() {
     let elsewhere = metric_values(&text, "switchyard_conntrack_other_entries{to=\"elsewhere\"}")[0];
     let all = metric_values(&text, "switchyard_conntrack_entries")[0];
     assert!(elsewhere >= 1.0 && all >= 2.0, "the scrapes themselves: {elsewhere} of {all}");
+    assert_eq!(metric_values(&text, "switchyard_conntrack_stuck_connections"), [0.0]);
     let (_, log) = program.terminate();
     let deleted = log.lines().find(|line| line.contains("\"Deleting conntrack entry\"")).unwrap();
     assert!(deleted.starts_with('I') && deleted.contains("ipFamily=\"IPv4\""), "{deleted}");

@@ -26,6 +26,8 @@ metrics! {
             "Entries that lead to the Services with the most of them", &["namespace", "service"]),
         elsewhere: gauges("switchyard_conntrack_other_entries",
             "Entries that lead to no Service, or to one that has no series", &["to"]),
+        stuck: gauges("switchyard_conntrack_stuck_connections",
+            "Connections to Services whose client has sent data that are not acknowledged", &[]),
     }
 }
 
@@ -61,6 +63,9 @@ impl TableMetrics {
         }
         set(&self.series.elsewhere, &["service"], shares.others);
         set(&self.series.elsewhere, &["elsewhere"], shares.elsewhere);
+        if let Some(stuck) = shares.stuck {
+            set(&self.series.stuck, &[], stuck);
+        }
     }
 }
 

@@ -31,6 +31,7 @@ const NEVER: &[&str] = &["kubeproxy_sync_proxy_rules_nftables_cleanup_failures_t
 const OF_FLAG: &[&str] = &[
     "switchyard_conntrack_service_entries",
     "switchyard_conntrack_other_entries",
+    "switchyard_conntrack_stuck_connections",
     "switchyard_objects_client",
 ];
 /// Metrics of an API server only.
