@@ -81,6 +81,7 @@ demo-user:
 unit:
 	@scripts/install-tools.sh cc
 	$(CARGO) test --no-fail-fast $(addprefix --package ,$(UNIT_CRATES))
+	$(CARGO) test --no-fail-fast --package switchyard-sources --test it -- manifests::
 	$(CARGO) test --no-fail-fast --lib $(addprefix --package ,$(UNIT_LIBS)) -- --skip kernel_tests::
 
 # The same tests by the programs that root has built, run by a user who owns nothing; but for the search and the
@@ -95,6 +96,7 @@ unit-as-user:
 	$(CARGO) build --workspace --bins --tests
 	@rm -f $(UNIT_TESTS)
 	TESTS_OF="$(UNIT_CRATES)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --tests
+	TESTS_OF=switchyard-sources $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --test it -- manifests::
 	TESTS_OF="$(UNIT_LIBS)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --lib -- \
 		--skip kernel_tests:: --skip exhaustive:: --skip simulation::
 	scripts/as-user.sh testing/vm/tests.sh run $(AT_ONCE) $(UNIT_TESTS)
@@ -289,7 +291,8 @@ test-ipvs:
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers --test probe
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib -- \
 		kernel_tests::conformance kernel_tests::families
-	TESTS_OF=switchyard-kernel $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib --test it -- ipset:: ipvs:: route::
+	TESTS_OF=switchyard-kernel $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib --test it -- \
+		gates:: generation:: ipset:: ipvs:: netlink:: route:: trace::
 	$(VM) $(CURDIR)/testing/vm/tests.sh run 1 $(IPVS_TESTS)
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays

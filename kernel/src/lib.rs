@@ -14,8 +14,8 @@
 //! - Feature `json`: a transport of nftables that runs `nft -j`.
 //! - Feature `testing`: other answers than the kernel's, and models of it, for tests.
 //!
-//! All calls block, for as long as the kernel takes to answer: microseconds for most requests, and
-//! the commit itself for a batch.
+//! Calls that are not `async` block for as long as the kernel takes to answer, which is microseconds
+//! for most requests and the commit itself for a batch, or as long as a program runs.
 
 #[cfg(feature = "conntrack")]
 pub mod conntrack;

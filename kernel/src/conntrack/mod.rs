@@ -19,7 +19,7 @@
 //! missing, and a flow that began in the meantime is not translated.
 //!
 //! Only zone 0 is searched, which has the flows of Services unless another program assigns zones in
-//! `raw` chains. The iptables, IPVS and nftables backends need this crate; under the userspace
+//! `raw` chains. The iptables, IPVS and nftables backends need this; under the userspace
 //! backend the proxy answers instead of endpoints, so that every flow would look stale.
 //!
 //! Changes that come while the worker is busy are not lost: before the worker deletes a flow, it

@@ -65,7 +65,7 @@ proptest! {
             if *resolve {
                 tracker.resolve();
                 assert_invariants(tracker.state());
-        assert_least_weights(tracker.state());
+                assert_least_weights(tracker.state());
             }
         }
         let objects = shuffled(final_objects(&events), &order);

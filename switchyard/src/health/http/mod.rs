@@ -1,4 +1,7 @@
 //! HTTP servers that answer a few fixed paths by plain HTTP/1.1.
+//!
+//! The protocol is hyper's. The choice of the connection that is closed for a new one is made here
+//! ([`connections`]), since frameworks only limit the number, by which one client keeps others out.
 
 pub mod connections;
 pub mod listen;
