@@ -32,31 +32,14 @@ pub(super) struct Lists(VecDeque<List>);
 struct List {
     kind: Kind,
     arrived: Instant,
-    /// The changes that are not applied yet.
-    changes: Vec<Option<Change>>,
+    /// The changes that are not applied yet: objects, and removals of objects.
+    changes: Vec<Option<Event>>,
     /// The places of changes, whether or not they are applied.
     places: HashMap<ObjectKey, usize>,
     /// The places of the changes of each part that is not applied yet.
     parts: VecDeque<Vec<usize>>,
     /// The places of the changes of slices by their Service.
     slices: HashMap<ServiceName, Vec<usize>>,
-}
-
-/// A change that a list asks for.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "most are objects")]
-enum Change {
-    Apply(Object),
-    Delete(ObjectKey),
-}
-
-impl From<Change> for Event {
-    fn from(change: Change) -> Self {
-        match change {
-            Change::Apply(object) => Self::Apply(object),
-            Change::Delete(key) => Self::Delete(key),
-        }
-    }
 }
 
 /// Some changes of a list that arrived then.
@@ -68,10 +51,10 @@ struct Part {
 impl List {
     /// The changes to objects, with their places.
     fn new(kind: Kind, objects: Vec<Object>, arrived: Instant) -> Self {
-        let mut changes: Vec<_> = objects.into_iter().map(|it| Some(Change::Apply(it))).collect();
+        let mut changes: Vec<_> = objects.into_iter().map(|it| Some(Event::Apply(it))).collect();
         let mut places = HashMap::with_capacity(changes.len());
         for place in 0..changes.len() {
-            let Some(Change::Apply(object)) = &changes[place] else { continue };
+            let Some(Event::Apply(object)) = &changes[place] else { continue };
             // The last one of the same name counts.
             if let Some(earlier) = places.insert(object.key(), place) {
                 changes[earlier] = None;
@@ -84,14 +67,14 @@ impl List {
     /// Adds the removal of an object that the list lacks.
     fn remove(&mut self, key: ObjectKey) {
         self.places.insert(key.clone(), self.changes.len());
-        self.changes.push(Some(Change::Delete(key)));
+        self.changes.push(Some(Event::Delete(key)));
     }
 
     /// Whether the list may be divided: no Service gets by it what is another's now.
     fn is_divisible(&self, tracker: &Tracker) -> bool {
         self.changes.iter().flatten().all(|change| match change {
-            Change::Apply(Object::Service(service)) => !tracker.names_what_another_has(service),
-            Change::Apply(object @ Object::EndpointSlice(_)) => {
+            Event::Apply(Object::Service(service)) => !tracker.names_what_another_has(service),
+            Event::Apply(object @ Object::EndpointSlice(_)) => {
                 let owner = tracker.owner(&object.key());
                 owner.is_none_or(|owner| Some(owner) == service_of_slice(object).as_ref())
             }
@@ -101,9 +84,10 @@ impl List {
 
     /// Divides the changes into parts of so many, or more if a Service has more.
     fn divide(&mut self, most: usize, tracker: &Tracker) {
-        let service = |change: &Option<Change>| match change.as_ref()? {
-            Change::Apply(object) => service_of_slice(object),
-            Change::Delete(key) => tracker.owner(key).cloned(),
+        let service = |change: &Option<Event>| match change.as_ref()? {
+            Event::Apply(object) => service_of_slice(object),
+            Event::Delete(key) => tracker.owner(key).cloned(),
+            _ => None,
         };
         let services: Vec<_> = self.changes.iter().map(service).collect();
         let mut order: Vec<usize> = (0..self.changes.len()).collect();
@@ -129,18 +113,18 @@ impl List {
     }
 
     /// Takes out the change of an object.
-    fn take(&mut self, key: &ObjectKey) -> Option<Change> {
+    fn take(&mut self, key: &ObjectKey) -> Option<Event> {
         self.places.remove(key).and_then(|place| self.changes[place].take())
     }
 
     /// Takes out the changes of a Service's slices.
-    fn take_slices(&mut self, service: &ServiceName) -> impl Iterator<Item = Change> {
+    fn take_slices(&mut self, service: &ServiceName) -> impl Iterator<Item = Event> {
         let places = self.slices.remove(service).unwrap_or_default();
         places.into_iter().filter_map(|place| self.changes[place].take())
     }
 
     /// Takes out all changes.
-    fn take_all(&mut self) -> impl Iterator<Item = Change> {
+    fn take_all(&mut self) -> impl Iterator<Item = Event> {
         self.changes.iter_mut().filter_map(Option::take)
     }
 }
@@ -154,7 +138,7 @@ fn service_of_slice(object: &Object) -> Option<ServiceName> {
 impl Lists {
     /// Takes out what an event that is about to be applied makes obsolete. Returns the changes that
     /// are to be applied before the event.
-    fn overtake(&mut self, event: &Event, tracker: &Tracker) -> Vec<Change> {
+    fn overtake(&mut self, event: &Event, tracker: &Tracker) -> Vec<Event> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -178,7 +162,7 @@ impl Lists {
         };
         let mut earlier: Vec<_> = list.take(&key).filter(|_| stays).into_iter().collect();
         let after = match (event, earlier.first()) {
-            (Event::Apply(object), _) | (_, Some(Change::Apply(object))) => Some(object),
+            (Event::Apply(object), _) | (_, Some(Event::Apply(object))) => Some(object),
             _ => None,
         };
         if matches!(after, Some(Object::Service(service)) if tracker.names_what_another_has(service))
@@ -198,7 +182,7 @@ impl Lists {
         let list = self.0.front_mut()?;
         let places = list.parts.pop_front().unwrap_or_default();
         let changes = places.into_iter().filter_map(|place| list.changes[place].take());
-        let mut events: Vec<_> = changes.map(Event::from).collect();
+        let mut events: Vec<_> = changes.collect();
         let arrived = list.arrived;
         if list.parts.is_empty() {
             events.push(Event::Listed(list.kind));
@@ -217,7 +201,7 @@ impl Runner {
     /// divided before the first sync, which is one of everything.
     pub(super) fn divide(&mut self, event: Event, arrived: Instant) {
         for earlier in self.lists.overtake(&event, &self.tracker) {
-            self.apply_event(earlier.into());
+            self.apply_event(earlier);
         }
         match event {
             Event::Replace { kind, objects, malformed }
@@ -233,7 +217,7 @@ impl Runner {
                     list.divide(self.most_listed, &self.tracker);
                     self.lists.0.push_back(list);
                 } else {
-                    list.take_all().for_each(|change| self.apply_event(change.into()));
+                    list.take_all().for_each(|change| self.apply_event(change));
                     self.apply_event(Event::Listed(kind));
                 }
             }

@@ -270,13 +270,11 @@ impl Runner {
             self.report(EngineEvent::NodeEligible(eligible));
         }
         self.look_for_changes(arrived);
-        if self.lists.is_empty() {
-            // Observers learn by a sync that a list is done.
-            if !self.parts_took.is_zero() {
-                self.oldest_change.get_or_insert(arrived);
-            }
-        }
         let has_lists = !self.lists.is_empty();
+        // Observers learn by a sync that a list is done.
+        if !has_lists && !self.parts_took.is_zero() {
+            self.oldest_change.get_or_insert(arrived);
+        }
         let due = self.queries.extract_if(.., |query| !(has_lists && query.is_after_lists));
         due.for_each(|query| query.answer(&self.tracker));
         // An input that changes nothing is not the remedy of a failure.
