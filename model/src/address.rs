@@ -66,14 +66,7 @@ fn parse_v4(text: &str) -> Option<Ipv4Addr> {
         if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
             return None;
         }
-        *octet = part
-            .trim_start_matches('0')
-            .parse::<u8>()
-            .or_else(|error| {
-                // All zeros.
-                if part.bytes().all(|b| b == b'0') { Ok(0) } else { Err(error) }
-            })
-            .ok()?;
+        *octet = part.parse().ok()?;
     }
     parts.next().is_none().then(|| octets.into())
 }
@@ -107,7 +100,7 @@ mod tests {
     #[test]
     fn leading_zeros_are_decimal() {
         assert_eq!(parse_ip("010.1.2.003").unwrap(), IpAddr::from([10, 1, 2, 3]));
-        assert_eq!(parse_ip("000.0.0.0").unwrap(), IpAddr::from([0, 0, 0, 0]));
+        assert_eq!(parse_ip("000.0.0000.00255").unwrap(), IpAddr::from([0, 0, 0, 255]));
         assert_eq!(parse_ip("::ffff:010.0.0.1").unwrap(), IpAddr::from([10, 0, 0, 1]));
         assert_eq!(parse_cidr("010.1.2.3/8").unwrap().to_string(), "10.0.0.0/8");
         assert_eq!(parse_cidr("fd00::1/64").unwrap().to_string(), "fd00::/64");
