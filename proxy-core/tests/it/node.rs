@@ -105,13 +105,34 @@ fn node_ports_stay_where_they_are_while_the_node_has_no_address() {
 const INTERFACES: [&str; 6] =
     ["127.0.0.1", "::1", "192.0.2.1", "192.0.2.200", "10.9.0.1", "2001:db8::1"];
 
+/// Where node ports are served in each family, on a node with these interfaces, by a backend with
+/// these capabilities.
+fn served_by(
+    capabilities: Capabilities,
+    configure: impl FnOnce(&mut NodeConfig),
+    node_ips: &[&str],
+    interfaces: Option<&[&str]>,
+) -> [Option<Vec<String>>; 2] {
+    let mut cluster = Cluster::with(configure);
+    cluster.tracker.set_capabilities(capabilities, Mode::IPVS);
+    cluster.apply(&[this(node_ips)]);
+    if let Some(interfaces) = interfaces {
+        cluster.tracker.set_interface_addresses(interfaces.iter().map(|ip| ip.parse().unwrap()));
+        cluster.events([]);
+    }
+    addresses(&cluster)
+}
+
 /// Where node ports are served in each family, on a node with [`INTERFACES`].
 fn served(configured: &[&str], node_ips: &[&str]) -> [Option<Vec<String>>; 2] {
-    let mut cluster = Cluster::with(|config| configure(config, configured));
-    cluster.apply(&[this(node_ips)]);
-    cluster.tracker.set_interface_addresses(INTERFACES.iter().map(|ip| ip.parse().unwrap()));
-    cluster.events([]);
-    addresses(&cluster)
+    let configure = |config: &mut NodeConfig| configure(config, configured);
+    served_by(Capabilities::KUBE_PROXY, configure, node_ips, Some(&INTERFACES))
+}
+
+/// Configures these node port addresses, and permits node ports on loopback addresses.
+fn configure_with_localhost(config: &mut NodeConfig, configured: &[&str]) {
+    configure(config, configured);
+    config.localhost_node_ports = true;
 }
 
 #[test]
@@ -186,19 +207,12 @@ fn node_ports_are_served_where_configured() {
 
 #[test]
 fn localhost_serves_node_ports_in_ipv4() {
-    let at = |configured: &[&str], node_ips: &[&str]| {
-        let mut cluster = Cluster::with(|config| {
-            configure(config, configured);
-            config.localhost_node_ports = true;
-        });
-        cluster.apply(&[this(node_ips)]);
-        let unknown = addresses(&cluster);
-        cluster.tracker.set_interface_addresses(INTERFACES.iter().map(|ip| ip.parse().unwrap()));
-        cluster.events([]);
-        (addresses(&cluster), unknown)
+    let at = |configured: &[&str], node_ips: &[&str], interfaces| {
+        let configure = |config: &mut NodeConfig| configure_with_localhost(config, configured);
+        served_by(Capabilities::KUBE_PROXY, configure, node_ips, interfaces)
     };
     let dual = ["192.0.2.1", "2001:db8::1"];
-    let served = |configured: &[&str]| at(configured, &dual).0;
+    let served = |configured: &[&str]| at(configured, &dual, Some(&INTERFACES));
     assert_eq!(served(&[]), [only(&["all"]), None]);
     assert_eq!(served(&["0.0.0.0/0", "::/0"]), [only(&["all"]), None]);
     assert_eq!(served(&["primary"]), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
@@ -210,11 +224,11 @@ fn localhost_serves_node_ports_in_ipv4() {
     assert_eq!(served(&["localhost"]), [only(&["127.0.0.1"]), only(&[])]);
     assert_eq!(served(&["localhost", "2001:db8::/64"])[0], only(&["127.0.0.1"]));
     // Unless the address that was asked for is not known.
-    assert_eq!(at(&["primary", "localhost"], &[]).0, [only(&["all"]), None]);
-    assert_eq!(at(&["primary"], &[]).0, [None, None]);
+    assert_eq!(at(&["primary", "localhost"], &[], Some(&INTERFACES)), [only(&["all"]), None]);
+    assert_eq!(at(&["primary"], &[], Some(&INTERFACES)), [None, None]);
     // Before the interfaces are known.
     assert_eq!(
-        at(&["primary", "localhost"], &dual).1,
+        at(&["primary", "localhost"], &dual, None),
         [only(&["127.0.0.1", "192.0.2.1"]), only(&["2001:db8::1"])]
     );
     // The permission counts.
@@ -223,29 +237,14 @@ fn localhost_serves_node_ports_in_ipv4() {
     assert_eq!(off(&["localhost"]), [only(&[]), only(&[])]);
 }
 
-/// Where a backend that has to know each address serves node ports, on a node with these
-/// interfaces.
-fn listed(
-    configure: impl FnOnce(&mut NodeConfig),
-    node_ips: &[&str],
-    interfaces: Option<&[&str]>,
-) -> [Option<Vec<String>>; 2] {
-    let mut cluster = Cluster::with(configure);
-    cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY.with_listed_node_ports(), Mode::IPVS);
-    cluster.apply(&[this(node_ips)]);
-    if let Some(interfaces) = interfaces {
-        cluster.tracker.set_interface_addresses(interfaces.iter().map(|ip| ip.parse().unwrap()));
-        cluster.events([]);
-    }
-    addresses(&cluster)
-}
+const LISTED: Capabilities = Capabilities::KUBE_PROXY.with_listed_node_ports();
 
 #[test]
 fn node_ports_are_listed_for_a_backend_that_has_to_know_them() {
     let dual = ["192.0.2.1", "2001:db8::1"];
     let interfaces = [&INTERFACES[..], &["fe80::1", "169.254.0.1", "127.0.0.53"]].concat();
     let with = |configured: &[&str]| {
-        listed(|config| configure(config, configured), &dual, Some(&interfaces))
+        served_by(LISTED, |config| configure(config, configured), &dual, Some(&interfaces))
     };
     let all =
         [only(&["10.9.0.1", "169.254.0.1", "192.0.2.1", "192.0.2.200"]), only(&["2001:db8::1"])];
@@ -257,11 +256,8 @@ fn node_ports_are_listed_for_a_backend_that_has_to_know_them() {
     // Addresses that reach no other node.
     assert_eq!(with(&["fe80::/64", "127.0.0.0/8"]), [only(&[]), only(&[])]);
     let with_localhost = |configured: &[&str]| {
-        let localhost = |config: &mut NodeConfig| {
-            configure(config, configured);
-            config.localhost_node_ports = true;
-        };
-        listed(localhost, &dual, Some(&interfaces))
+        let localhost = |config: &mut NodeConfig| configure_with_localhost(config, configured);
+        served_by(LISTED, localhost, &dual, Some(&interfaces))
     };
     assert_eq!(with_localhost(&[]), all);
     assert_eq!(with_localhost(&["127.0.0.0/8", "192.0.2.1/32"])[0], only(&["192.0.2.1"]));
@@ -269,7 +265,8 @@ fn node_ports_are_listed_for_a_backend_that_has_to_know_them() {
 
 #[test]
 fn node_ports_are_listed_before_the_interfaces_are_known() {
-    let unknown = |configure: fn(&mut NodeConfig), node_ips| listed(configure, node_ips, None);
+    let unknown =
+        |configure: fn(&mut NodeConfig), node_ips| served_by(LISTED, configure, node_ips, None);
     let dual = ["192.0.2.1", "2001:db8::1"];
     assert_eq!(unknown(|_| {}, &dual), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
     assert_eq!(unknown(|_| {}, &["192.0.2.1"]), [only(&["192.0.2.1"]), only(&[])]);
@@ -287,7 +284,7 @@ fn health_checks_are_served_as_configured_though_node_ports_are_listed() {
     assert_eq!(configured.v6, NodePortAddresses::AllLocal);
     assert_eq!(cluster.tracker.state().node.health_check_addresses, configured);
     cluster.tracker.mark_synced();
-    cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY.with_listed_node_ports(), Mode::IPVS);
+    cluster.tracker.set_capabilities(LISTED, Mode::IPVS);
     cluster.events([]);
     assert!(cluster.tracker.transition().node_changed());
     assert_eq!(addresses(&cluster)[1], only(&["2001:db8::1"]));
