@@ -47,6 +47,13 @@ struct Family {
     is_disturbed: bool,
 }
 
+impl Family {
+    fn new(last_updated: Timestamp, has_synced: bool) -> Self {
+        let (oldest_pending, is_left_out, is_disturbed) = (None, false, false);
+        Self { last_updated, oldest_pending, has_synced, is_left_out, is_disturbed }
+    }
+}
+
 /// The health at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthReport {
@@ -103,14 +110,7 @@ impl ProxyHealth {
     pub fn started(&self, families: &[IpFamily], now: Timestamp) {
         let mut inner = self.lock();
         for family in families {
-            let started = Family {
-                last_updated: now,
-                oldest_pending: None,
-                has_synced: false,
-                is_left_out: false,
-                is_disturbed: false,
-            };
-            inner.families.entry(*family).or_insert(started);
+            inner.families.entry(*family).or_insert(Family::new(now, false));
         }
     }
 
@@ -137,13 +137,7 @@ impl ProxyHealth {
         let mut inner = self.lock();
         for (family, state) in &mut inner.families {
             if is_programmed(*family) {
-                *state = Family {
-                    last_updated: now,
-                    oldest_pending: None,
-                    has_synced: true,
-                    is_left_out: false,
-                    is_disturbed: false,
-                };
+                *state = Family::new(now, true);
             } else {
                 state.is_left_out = true;
                 state.oldest_pending.get_or_insert(at);
@@ -333,16 +327,5 @@ mod tests {
         health.sync_requested(start);
         health.started(&[IpFamily::V4], Timestamp::now());
         assert!(!health.report(start + TIMEOUT).healthy());
-    }
-
-    #[test]
-    fn a_node_is_not_eligible_until_it_is_known() {
-        let health = ProxyHealth::new(TIMEOUT);
-        let eligible = || health.report(Instant::now()).node_eligible;
-        assert!(!eligible());
-        health.set_node_eligible(true);
-        assert!(eligible());
-        health.set_node_eligible(false);
-        assert!(!eligible());
     }
 }

@@ -7,7 +7,7 @@ use std::{
     os::fd::AsRawFd,
     process::Command,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -15,9 +15,8 @@ use switchyard::{
     Builder, NodeConfig, Proxy, SyncReport,
     objects::{EndpointSlice, Kind, Service},
 };
+use switchyard_core::testing::until;
 
-/// Long enough for a machine with other things to do.
-const PATIENCE: Duration = Duration::from_secs(60);
 const NODE: &str = "node-1";
 
 fn in_namespace(test: impl FnOnce() + Send) {
@@ -35,7 +34,11 @@ fn in_namespace(test: impl FnOnce() + Send) {
     });
 }
 
-fn service(spec: Value) -> Service {
+/// Service `web` with this address, and what else `spec` has.
+fn service(ip: &str, mut spec: Value) -> Service {
+    spec["clusterIP"] = json!(ip);
+    spec["clusterIPs"] = json!([ip]);
+    spec["ipFamilies"] = json!(["IPv4"]);
     let metadata = json!({"name": "web", "namespace": "default"});
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
@@ -64,14 +67,6 @@ fn serve(service: Service, slice: EndpointSlice, set: impl FnOnce(Builder) -> Bu
     proxy
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// A conntrack entry keeps a UDP flow at an endpoint that is gone, whatever the rules are.
 #[test]
 fn a_flow_leaves_an_endpoint_that_is_gone() {
@@ -83,12 +78,10 @@ fn a_flow_leaves_an_endpoint_that_is_gone() {
                 socket
             });
             let receives = |server: usize| servers[server].recv_from(&mut [0; 9]).is_ok();
-            let dns = service(json!({
-                "clusterIP": "10.96.0.53",
-                "clusterIPs": ["10.96.0.53"],
-                "ipFamilies": ["IPv4"],
-                "ports": [{"name": "main", "port": 53, "protocol": "UDP"}],
-            }));
+            let dns = service(
+                "10.96.0.53",
+                json!({"ports": [{"name": "main", "port": 53, "protocol": "UDP"}]}),
+            );
             let proxy = serve(dns, slice("192.0.2.1", "UDP"), |it| it.conntrack(conntrack));
             let client = UdpSocket::bind("192.0.2.1:0").unwrap();
             let send = || client.send_to(b"x", "10.96.0.53:53").unwrap();
@@ -117,15 +110,15 @@ fn a_flow_leaves_an_endpoint_that_is_gone() {
 fn a_health_check_node_port_is_answered() {
     for health_checks in [true, false] {
         in_namespace(|| {
-            let web = service(json!({
-                "type": "LoadBalancer",
-                "externalTrafficPolicy": "Local",
-                "healthCheckNodePort": 30999,
-                "clusterIP": "10.96.0.10",
-                "clusterIPs": ["10.96.0.10"],
-                "ipFamilies": ["IPv4"],
-                "ports": [{"name": "main", "port": 80, "nodePort": 30080}],
-            }));
+            let web = service(
+                "10.96.0.10",
+                json!({
+                    "type": "LoadBalancer",
+                    "externalTrafficPolicy": "Local",
+                    "healthCheckNodePort": 30999,
+                    "ports": [{"name": "main", "port": 80, "nodePort": 30080}],
+                }),
+            );
             let _proxy =
                 serve(web, slice("192.0.2.1", "TCP"), |it| it.health_checks(health_checks));
             let ask = || {
@@ -156,13 +149,13 @@ fn a_node_port_is_served_on_localhost() {
     for localhost in [true, false] {
         in_namespace(|| {
             let server = TcpListener::bind("192.0.2.1:8080").unwrap();
-            let web = service(json!({
-                "type": "NodePort",
-                "clusterIP": "10.96.0.10",
-                "clusterIPs": ["10.96.0.10"],
-                "ipFamilies": ["IPv4"],
-                "ports": [{"name": "main", "port": 80, "nodePort": 30080}],
-            }));
+            let web = service(
+                "10.96.0.10",
+                json!({
+                    "type": "NodePort",
+                    "ports": [{"name": "main", "port": 80, "nodePort": 30080}],
+                }),
+            );
             assert_eq!(setting(), "0");
             let with = |it: Builder| if localhost { it } else { it.localhost(false) };
             let proxy = serve(web, slice("192.0.2.1", "TCP"), with);
@@ -181,12 +174,7 @@ fn a_node_port_is_served_on_localhost() {
 #[test]
 fn a_clean_up_is_one_of_the_proxys_namespace() {
     let started = test_netns::in_namespace(|| {
-        let web = service(json!({
-            "clusterIP": "10.96.0.10",
-            "clusterIPs": ["10.96.0.10"],
-            "ipFamilies": ["IPv4"],
-            "ports": [{"name": "main", "port": 80}],
-        }));
+        let web = service("10.96.0.10", json!({"ports": [{"name": "main", "port": 80}]}));
         let namespace = fs::File::open("/proc/thread-self/ns/net").unwrap();
         Some((serve(web, slice("192.0.2.1", "TCP"), |it| it.localhost(false)), namespace))
     });

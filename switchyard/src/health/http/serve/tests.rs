@@ -88,6 +88,16 @@ impl Server {
         };
         time::timeout(LONG, closed).await.expect("a connection is still open");
     }
+
+    /// Asks much, takes nothing, and waits until the server ends the connection.
+    async fn ends_a_client_that_does_not_read(&self) {
+        let mut stream = self.connect(ONE).await;
+        stream.write_all(&GET.repeat(50)).await.unwrap();
+        while self.connections.count() == 0 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        self.wait_for_no_connection().await;
+    }
 }
 
 async fn exchange(mut stream: TcpStream, request: &str) -> String {
@@ -178,12 +188,7 @@ async fn held_connections_keep_nobody_out() {
 async fn clients_that_do_not_read_are_disconnected() {
     let patience = Patience { write: Duration::from_millis(200), ..Patience::USUAL };
     let server = Server::with_patience(Large, patience);
-    let mut stream = server.connect(ONE).await;
-    stream.write_all(&GET.repeat(50)).await.unwrap();
-    while server.connections.count() == 0 {
-        time::sleep(Duration::from_millis(1)).await;
-    }
-    server.wait_for_no_connection().await;
+    server.ends_a_client_that_does_not_read().await;
     // A client that reads gets the whole answer.
     assert!(server.ask(ONE, &get("/")).await.len() > 32 << 20);
 }
@@ -212,10 +217,5 @@ async fn old_connections_end_in_any_case() {
     let short = Duration::from_millis(200);
     let patience = Patience { request: short, lifetime: short, ..Patience::USUAL };
     let server = Server::with_patience(Large, Patience { write: 10 * LONG, ..patience });
-    let mut stream = server.connect(ONE).await;
-    stream.write_all(&GET.repeat(50)).await.unwrap();
-    while server.connections.count() == 0 {
-        time::sleep(Duration::from_millis(1)).await;
-    }
-    server.wait_for_no_connection().await;
+    server.ends_a_client_that_does_not_read().await;
 }
