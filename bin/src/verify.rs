@@ -37,9 +37,10 @@ use crate::{
 /// The exit status if the tables were not compared.
 const FAILED: u8 = 3;
 /// The comparisons with a running proxy after which a difference counts, if nothing has changed
-/// between the last two; the pause between two, in which the proxy may repair what another program
-/// has done; and the time after which an unsettled comparison is the last one.
+/// between the last two; the same where comparisons take long; the pause between two, in which the
+/// proxy may repair what another program has done; and the time after which no more are made.
 const ATTEMPTS: usize = 3;
+const SLOW_ATTEMPTS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(500);
 const SETTLE_FOR: Duration = Duration::from_secs(5);
 /// The time for which tables that change are read again.
@@ -113,12 +114,17 @@ pub fn compare_running(
         thread::sleep(PAUSE);
         let now = services(socket)?;
         report.is_unsettled = !before.is_settled || now != before;
-        let counts = attempts >= ATTEMPTS && !report.is_unsettled;
-        if counts || begun.elapsed() > SETTLE_FOR {
+        if is_last(attempts, report.is_unsettled, begun.elapsed()) {
             return Ok(report);
         }
         before = now;
     }
+}
+
+/// Whether no comparison follows on these. Only what was seen twice can differ still.
+fn is_last(attempts: usize, is_unsettled: bool, elapsed: Duration) -> bool {
+    let is_late = attempts >= SLOW_ATTEMPTS && elapsed > SETTLE_FOR;
+    is_late || attempts >= ATTEMPTS && !is_unsettled
 }
 
 /// Compares the tables with these Services, each for at most these times to read it and to evaluate
@@ -154,4 +160,16 @@ fn check_mode(mode: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(format!("the proxy is in mode {mode}; nftables mode alone can be verified").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_comparison_proves_nothing() {
+        let (soon, late) = (Duration::from_secs(1), Duration::from_secs(60));
+        assert!(!is_last(1, false, late) && is_last(2, false, late) && is_last(2, true, late));
+        assert!(!is_last(2, false, soon) && is_last(3, false, soon) && !is_last(9, true, soon));
+    }
 }
