@@ -19,6 +19,11 @@ pub(crate) fn dump(config: &IptablesConfig, most: usize) -> Vec<KernelTable> {
     };
     let (mut tables, mut left) = (Vec::new(), most);
     for programs in tools.iter() {
+        if left == 0 {
+            let text = Some("# there is more\n".to_owned());
+            tables.push(KernelTable { name: name(programs), text });
+            continue;
+        }
         let dump = match programs.save() {
             Ok(dump) => dump,
             Err(error) => {

@@ -18,9 +18,12 @@ pub(crate) fn dump(config: &NftConfig, most: usize) -> Vec<KernelTable> {
     let mut left = most;
     let read = |family: Family| {
         let table = Table::new(family, &*config.table);
-        let text = match read(config, &table) {
-            Ok(dump) => dump.map(|dump| text(&table, dump, left)),
-            Err(error) => Some(format!("# cannot be read: {}\n", ErrorChain(&error))),
+        // A table that is not shown would only take memory and time.
+        let dump = (left > 0).then(|| read(config, &table));
+        let text = match dump {
+            None => Some("# there is more\n".to_owned()),
+            Some(Ok(dump)) => dump.map(|dump| text(&table, dump, left)),
+            Some(Err(error)) => Some(format!("# cannot be read: {}\n", ErrorChain(&error))),
         };
         left = left.saturating_sub(text.as_ref().map_or(0, String::len));
         KernelTable { name: table.to_string(), text }

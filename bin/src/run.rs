@@ -201,7 +201,8 @@ pub fn run(
         let (traffic, seen) = (Arc::clone(traffic), ServiceFlows::default());
         let top = backend.map(|backend| {
             let (metrics, last) = (Arc::clone(&metrics), Default::default());
-            Arc::new(TopSources { status, metrics, mode, backend, traffic, flows: seen, last })
+            let (flows, dumps) = (seen, Default::default());
+            Arc::new(TopSources { status, metrics, mode, backend, dumps, traffic, flows, last })
         });
         answer_locally(
             listener,

@@ -418,7 +418,7 @@ async fn send_rest(
     }
     if let Some(top) = sources.top.clone() {
         let read = move || {
-            let mut lines = kernel::read(&*top.backend);
+            let mut lines = kernel::read(&top.dumps, |most| top.backend.dump(most));
             lines.push(Line::Metrics(top.metrics.exposition(&top.status)));
             lines
         };

@@ -24,9 +24,12 @@ use super::{
     history::History,
     service_flows::{Counts, ServiceCounts, ServiceFlows},
 };
-use crate::observability::{
-    metrics::Metrics,
-    status::{Status, StatusSources},
+use crate::{
+    observability::{
+        metrics::Metrics,
+        status::{Status, StatusSources},
+    },
+    pace::Pace,
 };
 
 /// The most events of an answer.
@@ -170,6 +173,8 @@ pub struct TopSources {
     pub mode: Mode,
     /// The backend, whose tables a snapshot has.
     pub backend: Arc<dyn Backend>,
+    /// The limit of snapshots of these tables.
+    pub dumps: Pace,
     /// The counts of userspace mode.
     pub traffic: Arc<Counters>,
     /// The last walk over connection tracking.
