@@ -27,13 +27,13 @@ use tokio::{
     net::{UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc::Sender, oneshot},
     task,
-    time::{sleep, timeout},
+    time::{self, sleep, timeout, timeout_at},
 };
 
 use super::{
     feed::{self, Feeds},
     flows::FlowReader,
-    history::{History, is_changed},
+    history::{History, Sync, is_changed},
     kernel,
     names::NameReader,
     service_flows::LEAST,
@@ -52,8 +52,9 @@ use crate::{
 pub const WAIT: Duration = Duration::from_secs(10);
 /// The longest wait for a request.
 const CLIENT: Duration = Duration::from_secs(5);
-/// The longest wait for a comparison with the kernel's tables.
+/// The longest wait for comparisons with the kernel's tables, and the most of them.
 const COMPARISON: Duration = Duration::from_secs(3);
+const COMPARISONS: usize = 3;
 /// The longest wait for the tables and metrics of a snapshot, which are left out then.
 const TABLES: Duration = Duration::from_secs(10);
 /// The longest request, in bytes.
@@ -283,7 +284,7 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
     let service = service_of(&answer).filter(|_| !answer.endpoints.is_empty());
     let comparing = async {
         if let Some((expected, tables)) = expected.zip(sources.tables.clone()) {
-            compare(&mut answer, expected, tables, engine).await;
+            compare(&mut answer, expected, tables, engine, history).await;
         }
     };
     let naming = async { sources.names.of(service.as_ref()?).await };
@@ -348,32 +349,47 @@ fn explained(question: &Question, known: &Tracker) -> Explained {
 }
 
 /// Reads what the kernel does with the Service's packets. Nothing is added to the answer if that
-/// takes long, or if a difference may come from a change that is not synced.
+/// takes long, or if a difference may come from a change that is not synced, or may be repaired.
 async fn compare(
     answer: &mut Explanation,
     expected: Expected,
     tables: Arc<TableReader>,
     engine: &Sender<Input>,
+    history: &History,
 ) {
     let Some(name) = service_of(answer) else { return };
-    let comparison = task::spawn_blocking(move || (tables.compare(&expected), expected));
-    let Ok(Ok((compared, expected))) = timeout(COMPARISON, comparison).await else { return };
-    let report = match compared {
-        Some(Ok(report)) if report.classes > 0 => report,
-        Some(Err(error)) => {
-            tracing::debug!(err = %ErrorChain(error.as_ref()), "Failed to read the tables");
+    let (expected, end) = (Arc::new(expected), time::Instant::now() + COMPARISON);
+    for _ in 0..COMPARISONS {
+        let begun = Timestamp::now();
+        let (tables, meant) = (Arc::clone(&tables), Arc::clone(&expected));
+        let comparison = task::spawn_blocking(move || tables.compare(&meant));
+        let Ok(Ok(compared)) = timeout_at(end, comparison).await else { return };
+        let report = match compared {
+            Some(Ok(report)) if report.classes > 0 => report,
+            Some(Err(error)) => {
+                tracing::debug!(err = %ErrorChain(error.as_ref()), "Failed to read the tables");
+                return;
+            }
+            _ => return,
+        };
+        if report.is_equal() {
+            return service::show(&report, answer);
+        }
+        let (name, meant) = (name.clone(), Arc::clone(&expected));
+        let is_settled = move |known: &Tracker| {
+            let transition = known.transition();
+            !transition.node_changed()
+                && !transition.ports().any(|port| is_changed(&port))
+                && Expected::new(&name, known).as_ref() == Some(&*meant)
+        };
+        if !ask(engine, is_settled).await.unwrap_or(false) {
             return;
         }
-        _ => return,
-    };
-    let is_settled = move |known: &Tracker| {
-        let transition = known.transition();
-        !transition.node_changed()
-            && !transition.ports().any(|port| is_changed(&port))
-            && Expected::new(&name, known).as_ref() == Some(&expected)
-    };
-    if report.is_equal() || ask(engine, is_settled).await.unwrap_or(false) {
-        service::show(&report, answer);
+        // Another program did it, and a sync that has ended since may have repaired it.
+        let has_ended = |sync: &Sync| sync.at.parse().is_ok_and(|at: Timestamp| at >= begun);
+        if !history.syncs().last().is_some_and(has_ended) {
+            return service::show(&report, answer);
+        }
     }
 }
 
