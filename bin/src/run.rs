@@ -21,7 +21,7 @@ use std::{
     os::unix::net::UnixListener,
     sync::{Arc, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use switchyard::{
@@ -185,8 +185,10 @@ pub fn run(
     let (shown, board) = (Arc::clone(&metrics), Arc::clone(&status.board));
     let counting = destinations.zip(settings.conntrack_services).map(|(destinations, period)| {
         destinations.count_for_ever(period, move |shares| {
-            shown.table_shares(&shares);
-            board.counted(&shares);
+            shown.table_shares(shares.as_ref());
+            if let Some(shares) = &shares {
+                board.counted(shares, Instant::now());
+            }
         })
     });
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());

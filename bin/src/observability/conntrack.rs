@@ -160,11 +160,11 @@ impl Destinations {
         count(|protocol, at| services.get(&(protocol, at)).cloned())
     }
 
-    /// Hands the counts to `publish` once a period. Does not end.
+    /// Hands the counts to `publish` once a period, `None` if they failed. Does not end.
     pub async fn count_for_ever(
         self: Arc<Self>,
         period: Duration,
-        publish: impl Fn(Shares<ServiceName>),
+        publish: impl Fn(Option<Shares<ServiceName>>),
     ) {
         let mut ticks = interval(period.max(LEAST_PERIOD));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -172,11 +172,14 @@ impl Destinations {
             ticks.tick().await;
             let this = Arc::clone(&self);
             match task::spawn_blocking(move || this.count()).await {
-                Ok(Ok(shares)) => publish(shares),
-                Ok(Err(error)) => tracing::warn!(
-                    err = %ErrorChain(&error),
-                    "Failed to count the entries of connection tracking"
-                ),
+                Ok(Ok(shares)) => publish(Some(shares)),
+                Ok(Err(error)) => {
+                    tracing::warn!(
+                        err = %ErrorChain(&error),
+                        "Failed to count the entries of connection tracking"
+                    );
+                    publish(None);
+                }
                 // The runtime ends, or the count panicked.
                 Err(_) => return,
             }

@@ -56,8 +56,11 @@ impl TableMetrics {
     }
 
     /// Replaces the shares of Services.
-    pub(super) fn set_shares(&self, shares: &Shares<ServiceName>) {
+    pub(super) fn set_shares(&self, shares: Option<&Shares<ServiceName>>) {
         self.series.services.reset();
+        self.series.elsewhere.reset();
+        self.series.stuck.reset();
+        let Some(shares) = shares else { return };
         for (service, entries) in &shares.largest {
             set(&self.series.services, &[&service.namespace, &service.name], *entries);
         }

@@ -374,8 +374,8 @@ impl Metrics {
         &self.table.usage
     }
 
-    /// Records which Services fill connection tracking's table.
-    pub fn table_shares(&self, shares: &Shares<ServiceName>) {
+    /// Records which Services fill connection tracking's table; `None` if that is not known now.
+    pub fn table_shares(&self, shares: Option<&Shares<ServiceName>>) {
         let _one_at_a_time = self.scraping.lock();
         self.table.set_shares(shares);
     }

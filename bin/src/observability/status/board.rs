@@ -70,7 +70,7 @@ pub struct Destination {
 
 #[derive(Debug, Default)]
 struct Inner {
-    destinations: Option<Vec<Destination>>,
+    destinations: Option<(Instant, Vec<Destination>)>,
     service_ports: usize,
     endpoints: usize,
     last_sync: Option<(Instant, Synced)>,
@@ -101,14 +101,14 @@ impl StatusBoard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps where the entries of connection tracking lead.
-    pub fn counted(&self, shares: &Shares<ServiceName>) {
+    /// Keeps where the entries of connection tracking led at this time.
+    pub fn counted(&self, shares: &Shares<ServiceName>, now: Instant) {
         let largest =
             shares.largest.iter().map(|(service, entries)| (service.to_string(), *entries));
         let rest = [("other Services", shares.others), ("elsewhere", shares.elsewhere)];
         let all = largest.chain(rest.map(|(to, entries)| (to.to_owned(), entries)));
         let all = all.map(|(to, entries)| Destination { to, entries });
-        self.lock().destinations = Some(all.collect());
+        self.lock().destinations = Some((now, all.collect()));
     }
 
     /// Writes what was reported into a status of this moment.
@@ -117,7 +117,8 @@ impl StatusBoard {
         let ago = |at: Instant| now.saturating_duration_since(at).as_secs();
         status.service_ports = inner.service_ports;
         status.endpoints = inner.endpoints;
-        status.destinations.clone_from(&inner.destinations);
+        let (counted, destinations) = inner.destinations.clone().unzip();
+        (status.counted_seconds_ago, status.destinations) = (counted.map(ago), destinations);
         let synced = |(at, sync): (Instant, Synced)| Synced { seconds_ago: ago(at), ..sync };
         status.last_sync = inner.last_sync.clone().map(synced);
         let failed =

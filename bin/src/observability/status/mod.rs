@@ -50,6 +50,8 @@ pub struct Status {
     pub conntrack: Option<Conntrack>,
     /// Where its entries lead, the most first; `None` if they are not counted.
     destinations: Option<Vec<Destination>>,
+    /// The age of these counts. A failure to count leaves the last ones.
+    counted_seconds_ago: Option<u64>,
     /// The Service ports, and the Services, that are left out or served otherwise than they ask.
     pub not_as_asked: Vec<NotAsAsked>,
 }
@@ -144,6 +146,7 @@ impl StatusSources {
                 insert_failures: usage.insert_failures,
             }),
             destinations: None,
+            counted_seconds_ago: None,
             not_as_asked: Vec::new(),
         };
         self.board.show(&mut status, now);

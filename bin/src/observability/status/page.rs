@@ -109,7 +109,7 @@ impl Status {
             let connected = if client.is_connected { "connected" } else { "gone" };
             let synced = if client.is_synced { "list complete" } else { "no complete list" };
             let value = format!("{connected}, {synced}, heard {}", ago(client.seconds_silent));
-            rows.push(Row::new("client with objects", value).judged(client.is_connected));
+            rows.push(Row::new("client with objects", value).judged(client.is_synced));
         } else if self.watches.is_empty() {
             rows.push(Row::new("watches", "-"));
         }
@@ -161,8 +161,12 @@ impl Status {
         let row = |Destination { to, entries }: &Destination| {
             Row::new(to, format!("{entries} entries, {} %", entries * 100 / sum))
         };
-        let rows: Vec<Row> = some.map(row).collect();
-        if rows.is_empty() { vec![Row::new("connections", "none")] } else { rows }
+        let mut rows: Vec<Row> = some.map(row).collect();
+        if rows.is_empty() {
+            rows.push(Row::new("connections", "none"));
+        }
+        rows.extend(self.counted_seconds_ago.map(|seconds| Row::new("counted", ago(seconds))));
+        rows
     }
 
     /// Writes the status as text.
@@ -289,7 +293,7 @@ mod tests {
             last_drift: None,
             watches: vec![WatchState { kind: "Service", seconds_silent: 3, is_fresh: true }],
             objects_client: Some(ClientState {
-                is_connected: true,
+                is_connected: false,
                 is_synced: true,
                 seconds_silent: 9,
             }),
@@ -300,6 +304,7 @@ mod tests {
                 insert_failures: 2,
             }),
             destinations: None,
+            counted_seconds_ago: None,
             not_as_asked: Vec::new(),
         }
     }
@@ -335,7 +340,7 @@ mod tests {
             "1.5 ms",
             "812 of 262144",
             "fresh, 3 s ago",
-            "connected, list complete, heard 9 s ago",
+            "gone, list complete, heard 9 s ago",
             "no other program",
             "not counted (--conntrack-services-period)",
         ];
@@ -345,6 +350,7 @@ mod tests {
             }
             assert!(!text.contains("not served as it asks"), "{text}");
         }
+        assert!(!status.html().contains("class=\"bad"), "nothing is wrong");
         status.problems = vec!["IPv4 is late".to_owned(), "more".to_owned()];
         status.last_failure = Some(Failure { seconds_ago: 130, because: "EPERM".to_owned() });
         status.last_drift = Some(Drift {
@@ -357,6 +363,7 @@ mod tests {
         let counted = [("shop/cart", 3), ("other Services", 0), ("elsewhere", 1)];
         let counted = counted.map(|(to, entries)| Destination { to: to.to_owned(), entries });
         status.destinations = Some(counted.into());
+        status.counted_seconds_ago = Some(10_900);
         status.watches[0].is_fresh = false;
         status.objects_client =
             Some(ClientState { is_connected: false, is_synced: false, seconds_silent: 130 });
@@ -374,6 +381,7 @@ mod tests {
             "shop/big",
             "too many",
             "3 entries, 75 %",
+            "3 h ago",
         ];
         for text in [text_of(&status.html()), status.text()] {
             for fact in facts {
