@@ -10,23 +10,18 @@
 //! that serves the objects of a case, and may have `{flags}` where the flags of kube-proxy belong
 //! that a case asks for (`api-standin`, beside this program, is the server). A proxy that takes no
 //! such flags is not asked for what they bring about. What the cases except of a mode is not asked
-//! of a proxy of this mode, either. A case runs if its name contains one of the parts; without
-//! parts, all do.
-//!
-//! - `--results DIRECTORY`: adds the results to those in the directory.
-//! - `--page FILE`: writes a page of all results in the directory.
-//! - `--jobs NUMBER`: the cases at a time, of which there are four else.
-//! - `--list`: prints the names of the cases, in place of running them.
+//! of a proxy of this mode, either. `--help` prints the options.
 
-use std::{env, fs, path::PathBuf, process::ExitCode};
+use std::{fs, path::PathBuf, process::ExitCode};
 
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use libtest_mimic::Arguments;
 use packet_rig::{
     CommandLine, Result, RigError, Subject, Suite, backend, binary, chain, page::page,
 };
 
 fn main() -> ExitCode {
-    match run() {
+    match run(&options().get_matches()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("service-conformance: {}", chain(&error));
@@ -35,55 +30,61 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<ExitCode> {
-    let wrong = |message: String| RigError::Setup(message);
-    let mut arguments = Arguments::default();
-    let (mut backends, mut wanted) = (None, Vec::new());
-    let (mut proxy, mut name, mut mode) = (None, None, None);
-    let (mut results, mut file) = (None, None);
-    let mut words = env::args().skip(1);
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
-        match word.as_str() {
-            "--backend" => backends = Some(value()?),
-            "--proxy" => proxy = Some(CommandLine::parse(&value()?)?),
-            "--name" => name = Some(value()?),
-            "--mode" => mode = Some(value()?),
-            "--results" => results = Some(PathBuf::from(value()?)),
-            "--page" => file = Some(PathBuf::from(value()?)),
-            "--list" => arguments.list = true,
-            "--jobs" => {
-                let number = value()?.parse();
-                arguments.test_threads =
-                    Some(number.map_err(|_| wrong("--jobs needs a number".to_owned()))?);
-            }
-            option if option.starts_with('-') => return Err(wrong(format!("{option}: unknown"))),
-            _ => wanted.push(word),
-        }
-    }
-    if file.is_some() && results.is_none() {
-        return Err(wrong("--page needs --results, which the page is of".to_owned()));
-    }
-    let subjects = match (proxy, name) {
-        (Some(proxy), Some(name)) if backends.is_none() => {
-            let usual = if backend::is_known(&name) { backend::mode(&name) } else { "nftables" };
-            vec![proxy.named(&name, mode.as_deref().unwrap_or(usual))]
-        }
-        (None, None) if mode.is_none() => {
-            let program = if arguments.list { PathBuf::new() } else { binary::find()? };
-            let backends = backend::parse(backends.as_deref().unwrap_or("nftables"))?;
-            backends.iter().map(|name| Subject::new(name, &program)).collect::<Result<_>>()?
+fn options() -> Command {
+    let option = |name, value, help| Arg::new(name).long(name).value_name(value).help(help);
+    let path = value_parser!(PathBuf);
+    Command::new("service-conformance").about("Runs the packet cases with a proxy").args([
+        option("backend", "NAMES", "The backends of switchyard, separated by commas")
+            .default_value("nftables")
+            .value_parser(backend::parse),
+        option("proxy", "COMMAND", "Another proxy: its program and arguments")
+            .value_parser(CommandLine::parse)
+            .conflicts_with("backend")
+            .requires("name"),
+        option("name", "NAME", "The name of the other proxy's results").requires("proxy"),
+        option("mode", "MODE", "The mode of the other proxy").requires("proxy"),
+        option("results", "DIRECTORY", "Adds the results to those in the directory")
+            .value_parser(path.clone()),
+        option("page", "FILE", "Writes a page of all results in the directory")
+            .value_parser(path)
+            .requires("results"),
+        option("jobs", "NUMBER", "The cases at a time [default: 4]")
+            .value_parser(value_parser!(usize)),
+        Arg::new("list")
+            .long("list")
+            .action(ArgAction::SetTrue)
+            .help("Prints the names of the cases, in place of running them"),
+        Arg::new("PART")
+            .action(ArgAction::Append)
+            .help("Runs the cases whose names contain one of the parts, else all"),
+    ])
+}
+
+fn run(options: &ArgMatches) -> Result<ExitCode> {
+    let text = |name| options.get_one::<String>(name).map(String::as_str);
+    let file = |name| options.get_one::<PathBuf>(name);
+    let arguments = Arguments {
+        list: options.get_flag("list"),
+        test_threads: options.get_one("jobs").copied(),
+        ..Arguments::default()
+    };
+    let subjects = match (options.get_one::<CommandLine>("proxy"), text("name")) {
+        (Some(proxy), Some(name)) => {
+            let usual = if backend::is_known(name) { backend::mode(name) } else { "nftables" };
+            vec![proxy.clone().named(name, text("mode").unwrap_or(usual))]
         }
         _ => {
-            let message =
-                "--proxy and --name belong together, without --backend; --mode goes with them";
-            return Err(wrong(message.to_owned()));
+            let program = if arguments.list { PathBuf::new() } else { binary::find()? };
+            let backends = options.get_one::<Vec<&'static str>>("backend").into_iter().flatten();
+            backends.map(|name| Subject::new(name, &program)).collect::<Result<_>>()?
         }
     };
-    let suite = Suite::new(subjects, &wanted.join(" "), true)?;
-    let conclusion = suite.run(arguments, results.as_deref())?;
-    if let (Some(results), Some(file)) = (results, file) {
-        let written = fs::write(&file, page(&results)?);
+    let parts: Vec<_> =
+        options.get_many("PART").into_iter().flatten().map(String::as_str).collect();
+    let suite = Suite::new(subjects, &parts.join(" "), true)?;
+    let conclusion = suite.run(arguments, file("results").map(PathBuf::as_path))?;
+    if let (Some(results), Some(file)) = (file("results"), file("page")) {
+        let written = fs::write(file, page(results)?);
         written.map_err(RigError::io(format!("write {}", file.display())))?;
     }
     Ok(conclusion.exit_code())
