@@ -59,22 +59,21 @@ pub(crate) fn json_answer(code: StatusCode, body: StreamedBody) -> Response<Stre
 
 /// Returns the answer of a server's priority and fairness to a request too many.
 pub(crate) fn throttled(seconds: u32) -> Response<StreamedBody> {
-    let text = Bytes::from_static(b"Too many requests, please try again later.\n");
-    let mut response = Response::new(StreamedBody::whole(text));
-    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    let text = "Too many requests, please try again later.\n";
+    let mut response = text_answer(StatusCode::TOO_MANY_REQUESTS, text);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
 /// Returns the answer to a path that belongs to no API.
 pub(crate) fn no_api() -> Response<StreamedBody> {
-    let text = Bytes::from_static(b"404 page not found\n");
-    let mut response = Response::new(StreamedBody::whole(text));
-    *response.status_mut() = StatusCode::NOT_FOUND;
-    let text = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, text);
+    text_answer(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+fn text_answer(code: StatusCode, text: &'static str) -> Response<StreamedBody> {
+    let mut response = json_answer(code, StreamedBody::whole(text.into()));
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, plain);
     response
 }
 

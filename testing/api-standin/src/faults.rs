@@ -24,26 +24,26 @@ use crate::{
 pub struct Faults {
     state: Arc<Mutex<State>>,
     /// Grows when all connections are to be cut.
-    cuts: watch::Sender<u64>,
+    pub(crate) cuts: watch::Sender<u64>,
     /// Grows when all watches are to end because their version is too old.
-    gone: watch::Sender<u64>,
+    pub(crate) gone: watch::Sender<u64>,
     /// Whether nothing is sent on watches.
     stalled: watch::Sender<bool>,
     /// Whether the bookmark that ends a streamed list is withheld.
-    ends_withheld: watch::Sender<bool>,
+    pub(crate) ends_withheld: watch::Sender<bool>,
     /// Whether requests stay without an answer.
     answers_withheld: watch::Sender<bool>,
     store: Store,
 }
 
-#[derive(Debug)]
-struct State {
-    refuses_connections: bool,
-    streaming_lists: bool,
-    drops_fields: bool,
-    progress_requests: bool,
-    watches_end_at_once: bool,
-    omits_versions: bool,
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) refuses_connections: bool,
+    pub(crate) streaming_lists: bool,
+    pub(crate) drops_fields: bool,
+    pub(crate) progress_requests: bool,
+    pub(crate) watches_end_at_once: bool,
+    pub(crate) omits_versions: bool,
     forbidden: BTreeSet<Resource>,
     missing: BTreeSet<Resource>,
     errors: VecDeque<(Option<Resource>, Reply)>,
@@ -62,22 +62,16 @@ impl Faults {
     pub(crate) fn new(store: Store, streaming_lists: bool) -> Self {
         Self {
             state: Arc::new(Mutex::new(State {
-                refuses_connections: false,
                 streaming_lists,
                 drops_fields: true,
                 progress_requests: true,
-                watches_end_at_once: false,
-                omits_versions: false,
-                forbidden: BTreeSet::new(),
-                missing: BTreeSet::new(),
-                errors: VecDeque::new(),
-                slow: None,
+                ..State::default()
             })),
-            cuts: watch::Sender::new(0),
-            gone: watch::Sender::new(0),
-            stalled: watch::Sender::new(false),
-            ends_withheld: watch::Sender::new(false),
-            answers_withheld: watch::Sender::new(false),
+            cuts: watch::Sender::default(),
+            gone: watch::Sender::default(),
+            stalled: watch::Sender::default(),
+            ends_withheld: watch::Sender::default(),
+            answers_withheld: watch::Sender::default(),
             store,
         }
     }
@@ -190,38 +184,10 @@ impl Faults {
         self.store.restore();
     }
 
-    pub(crate) fn supports_progress_requests(&self) -> bool {
-        self.lock().progress_requests
-    }
-
-    pub(crate) fn ends_watches_at_once(&self) -> bool {
-        self.lock().watches_end_at_once
-    }
-
-    pub(crate) fn omits_versions(&self) -> bool {
-        self.lock().omits_versions
-    }
-
     /// Returns when requests may be answered.
     pub(crate) async fn may_answer(&self) {
         // Fails only if the sender, which `self` holds, is gone.
         let _ = self.answers_withheld.subscribe().wait_for(|withheld| !withheld).await;
-    }
-
-    pub(crate) fn watch_ends_withheld(&self) -> watch::Receiver<bool> {
-        self.ends_withheld.subscribe()
-    }
-
-    pub(crate) fn refuses_connections(&self) -> bool {
-        self.lock().refuses_connections
-    }
-
-    pub(crate) fn drops_fields(&self) -> bool {
-        self.lock().drops_fields
-    }
-
-    pub(crate) fn offers_streaming(&self) -> bool {
-        self.lock().streaming_lists
     }
 
     /// Returns the error with which to answer a request, if any.
@@ -257,14 +223,6 @@ impl Faults {
         })
     }
 
-    pub(crate) fn watch_cuts(&self) -> watch::Receiver<u64> {
-        self.cuts.subscribe()
-    }
-
-    pub(crate) fn watch_gone(&self) -> watch::Receiver<u64> {
-        self.gone.subscribe()
-    }
-
     /// Returns when watches may be written to.
     pub(crate) async fn not_stalled(&self) {
         // Fails only if the sender, which `self` holds, is gone.
@@ -288,7 +246,8 @@ impl Faults {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// The switches as they are; nothing changes while the guard is held.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn list(
         }
         metadata["continue"] = Continue { version: snapshot.version, after: next }.encode().into();
     }
-    if faults.omits_versions() {
+    if faults.lock().omits_versions {
         metadata["resourceVersion"] = Value::Null;
     }
     let list = json!({

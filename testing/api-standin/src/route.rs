@@ -81,7 +81,7 @@ fn dispatch(
     let path = request.uri().path();
     let mut query = Query::parse(request.uri().query().unwrap_or_default());
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-    if let Some(accept) = accept.filter(|_| shared.faults.drops_fields()) {
+    if let Some(accept) = accept.filter(|_| shared.faults.lock().drops_fields) {
         query = query.accepting(accept);
     }
     if path.starts_with("/apis/events.k8s.io/v1/") || path.ends_with("/events") {

@@ -182,7 +182,7 @@ impl Drop for Standin {
 async fn accept(listener: TcpListener, identity: Arc<Identity>, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) if !shared.faults.refuses_connections() => {
+            Ok((stream, _)) if !shared.faults.lock().refuses_connections => {
                 tokio::spawn(connection(stream, identity.clone(), shared.clone()));
             }
             Ok(_) => (),
@@ -197,7 +197,7 @@ async fn accept(listener: TcpListener, identity: Arc<Identity>, shared: Arc<Shar
 
 /// Serves one connection until it ends or is cut.
 async fn connection(stream: TcpStream, identity: Arc<Identity>, shared: Arc<Shared>) {
-    let mut cuts = shared.faults.watch_cuts();
+    let mut cuts = shared.faults.cuts.subscribe();
     let serve = async {
         let _ = stream.set_nodelay(true);
         let stream = match identity.acceptor.accept(stream).await {

@@ -73,7 +73,7 @@ pub(crate) fn watch(
                 None => future::pending().await,
             }
         };
-        let mut gone = watch.faults.watch_gone();
+        let mut gone = watch.faults.gone.subscribe();
         let is_gone = tokio::select! {
             _ = watch.run(start) => false,
             () = limit => false,
@@ -104,7 +104,7 @@ fn start(
                            NotOlderThan";
             return Err(Status::invalid("resourceVersionMatch", message));
         }
-        if !faults.offers_streaming() {
+        if !faults.lock().streaming_lists {
             let message = "Forbidden: sendInitialEvents is forbidden for watch unless the \
                            WatchList feature gate is enabled";
             return Err(Status::invalid("sendInitialEvents", message));
@@ -130,7 +130,7 @@ impl Watch {
     /// Runs until the client is gone or the watch's version is too old.
     async fn run(&self, start: Start) -> Result<(), Gone> {
         let mut version = match start {
-            Start::From(_) if self.faults.ends_watches_at_once() => return Ok(()),
+            Start::From(_) if self.faults.lock().watches_end_at_once => return Ok(()),
             Start::From(version) => {
                 if let Err(expired) = self.store.check(self.resource, version) {
                     let status = Status::expired(version, expired.oldest);
@@ -139,7 +139,7 @@ impl Watch {
                 version
             }
             Start::Objects { marked: true } | Start::TooLarge { .. }
-                if !self.faults.supports_progress_requests() =>
+                if !self.faults.lock().progress_requests =>
             {
                 return self.send("ERROR", &Status::no_progress_requests().to_json()).await;
             }
@@ -177,7 +177,7 @@ impl Watch {
         let mut version = snapshot.version;
         if marked {
             let mut changes = self.store.subscribe();
-            let mut withheld = self.faults.watch_ends_withheld();
+            let mut withheld = self.faults.ends_withheld.subscribe();
             while *withheld.borrow_and_update() {
                 self.send_changes(&mut version).await?;
                 tokio::select! {
@@ -203,7 +203,7 @@ impl Watch {
         };
         *version = newest.max(*version);
         for (kind, object) in events.iter().filter(|(_, object)| self.is_in_namespace(object)) {
-            if self.faults.omits_versions() {
+            if self.faults.lock().omits_versions {
                 let mut object = Value::clone(&object.value);
                 object["metadata"]["resourceVersion"] = Value::Null;
                 self.send(kind, &object).await?;
