@@ -24,6 +24,21 @@ pub fn run(line: &str) -> String {
 /// As [`run`].
 #[track_caller]
 pub fn run_with(line: &str, input: &str) -> String {
+    attempt(line, input).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// Output of a program; its standard error, if the program fails.
+///
+/// # Panics
+///
+/// If the program cannot be run.
+#[track_caller]
+pub fn try_run(line: &str) -> Result<String, String> {
+    attempt(line, "")
+}
+
+#[track_caller]
+fn attempt(line: &str, input: &str) -> Result<String, String> {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();
     let command = Command::new(program)
@@ -39,20 +54,6 @@ pub fn run_with(line: &str, input: &str) -> String {
         scope.spawn(move || stdin.write_all(input.as_bytes()));
         child.wait_with_output().expect("it ends")
     });
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {error}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// Output of a program; its standard error, if the program fails.
-///
-/// # Panics
-///
-/// If the program cannot be run.
-pub fn try_run(line: &str) -> Result<String, String> {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap_or_default()).args(words).output();
-    let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
     match output.status.success() {
         true => Ok(String::from_utf8(output.stdout).expect("text")),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
