@@ -5,14 +5,14 @@ use std::{
     net::{TcpListener, UdpSocket},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use packet_rig::{
     Case, NetNs, Outcome, Probe, Rig, Target, backend, binary,
     case::{Expectation, Failure, MANIFESTS, ProbePlan, Reaches},
     objects::{service, slice},
-    wait::until,
+    wait::{until, until_ok},
 };
 
 fn web() -> String {
@@ -122,15 +122,10 @@ fn the_kernels_setting_is_kept() {
         // The second time before the program looks again.
         for _ in 0..2 {
             rig.place("node-1").unwrap().namespace.sysctl(&[(SETTING, "0")]).unwrap();
-            let start = Instant::now();
-            while setting(&rig) == "0" {
-                assert!(
-                    start.elapsed() < Duration::from_secs(30),
-                    "{backend}: {}",
-                    rig.proxy.log()
-                );
-                thread::sleep(Duration::from_millis(100));
-            }
+            until_ok(|| match setting(&rig).as_str() {
+                "0" => Err(format!("{backend}: {}", rig.proxy.log())),
+                _ => Ok(()),
+            });
         }
         rig.check(&served()).unwrap();
         // Each change is in the log, once.

@@ -4,10 +4,10 @@ use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use packet_rig::{NetNs, Proxy, ProxyOptions, WorkDir};
+use packet_rig::{NetNs, Proxy, ProxyOptions, WorkDir, wait::until_ok};
 
 fn start(directory: &WorkDir, script: &str) -> Proxy {
     let path = directory.replace("bin", "proxy", &format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -18,13 +18,11 @@ fn start(directory: &WorkDir, script: &str) -> Proxy {
     Proxy::start(&NetNs::new().unwrap(), options).unwrap()
 }
 
-/// Waits until the log contains the text.
 fn wait_for_log(proxy: &Proxy, text: &str) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !proxy.log().contains(text) {
-        assert!(Instant::now() < deadline, "{text} is not in the log: {}", proxy.log());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until_ok(|| match proxy.log() {
+        log if log.contains(text) => Ok(()),
+        log => Err(format!("{text} is not in the log: {log}")),
+    });
 }
 
 fn is_running(pid: u32) -> bool {
