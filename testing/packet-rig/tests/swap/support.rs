@@ -33,22 +33,26 @@ fn fail(from: &[&str], to: &[&str], failure: Failure) -> ProbePlan {
 /// The frontends of the Service with affinity: clients keep their endpoint at all of them.
 const STICKY: [&str; 2] = ["tcp://10.96.0.50:80", "tcp://192.168.10.1:30084"];
 
+/// All pods, and those of them that are endpoints of that Service after the change.
+const PODS: [&str; 4] = ["a", "b", "c", "d"];
+const KEPT: [&str; 3] = ["a", "c", "d"];
+
 /// The expected outcomes for every frontend of [`Cluster::After`], with any proxy but one in ipvs
 /// mode.
 pub fn probes() -> Vec<ProbePlan> {
-    [common_probes(), policy_probes(), vec![keeps_endpoint(&STICKY)]].concat()
+    [common_probes(), policy_probes(), vec![keeps_one_of(&KEPT, &STICKY, |_| {})]].concat()
 }
 
 /// The same with Switchyard in ipvs mode: each frontend remembers clients by itself.
 pub fn probes_in_ipvs() -> Vec<ProbePlan> {
-    let sticky = STICKY.map(|to| keeps_endpoint(&[to]));
+    let sticky = STICKY.map(|to| keeps_one_of(&KEPT, &[to], |_| {}));
     [common_probes(), policy_probes(), sticky.into()].concat()
 }
 
 /// The same with kube-proxy in ipvs mode: for the policy `Local`, clients on the node are as
 /// others, and endpoints of other nodes are used where there are none on the node.
 pub fn probes_in_kube_proxys_ipvs() -> Vec<ProbePlan> {
-    let sticky = STICKY.map(|to| keeps_endpoint(&[to]));
+    let sticky = STICKY.map(|to| keeps_one_of(&KEPT, &[to], |_| {}));
     let local = vec![
         reach(&["b"], &LOCAL[..2], &["a"], "own"),
         reach(&["node-1"], &LOCAL[..3], &["a"], ""),
@@ -122,10 +126,12 @@ fn policy_probes() -> Vec<ProbePlan> {
     ]
 }
 
-fn keeps_endpoint(to: &[&str]) -> ProbePlan {
-    let mut one = Reaches::all_of(["a", "c", "d"]);
-    one.same_endpoint = true;
-    let plan = ProbePlan::new(&["client"], &targets(to), Expectation::Reaches(one));
+/// 8 clients, each of which keeps to one of these pods at all of these targets.
+fn keeps_one_of(pods: &[&str], to: &[&str], change: impl FnOnce(&mut Reaches)) -> ProbePlan {
+    let mut reaches = Reaches::all_of(pods.iter().copied());
+    reaches.same_endpoint = true;
+    change(&mut reaches);
+    let plan = ProbePlan::new(&["client"], &targets(to), Expectation::Reaches(reaches));
     ProbePlan { sources: 8, ..plan }
 }
 
@@ -137,20 +143,12 @@ pub fn nothing_of_gone() -> ProbePlan {
 
 /// 8 clients of the Service with affinity, whose endpoint is remembered or compared.
 pub fn sticky_clients(change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
-    sticky_clients_at(&STICKY, change)
+    [keeps_one_of(&PODS, &STICKY, change)]
 }
 
 /// The same at the cluster IP alone.
 pub fn sticky_clients_in_ipvs(change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
-    sticky_clients_at(&STICKY[..1], change)
-}
-
-fn sticky_clients_at(to: &[&str], change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
-    let mut reaches = Reaches::all_of(["a", "b", "c", "d"]);
-    reaches.same_endpoint = true;
-    change(&mut reaches);
-    let plan = ProbePlan::new(&["client"], &targets(to), Expectation::Reaches(reaches));
-    [ProbePlan { sources: 8, ..plan }]
+    [keeps_one_of(&PODS, &STICKY[..1], change)]
 }
 
 /// Whether the kernel has IPVS, for tests that need it: as in the virtual machine of
