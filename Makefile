@@ -109,7 +109,7 @@ test: forget-skipped fmt clippy shell features portable deny doc package tests u
 # Neither of these two has work for all processors all the time: the one links programs, the other boots a machine and
 # runs some tests alone.
 static-beside-ipvs:
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line static test-ipvs
+	@$(MAKE) --no-print-directory --jobs 2 static test-ipvs
 
 # Each skipped test adds a line to this file (test_netns::skipped).
 export SWITCHYARD_SKIPPED = $(CURDIR)/target/skipped
