@@ -1,7 +1,7 @@
 //! Cases as data: the objects of the cluster, the requests to make, and the expected outcomes.
 //!
 //! A file of cases is a YAML list of [`Case`]s; see `cases/*.yaml`. The rest is the same in all
-//! cases: the [`Topology`](crate::Topology), the address plan
+//! cases: the [`Topology`], the address plan
 //! ([`crate::address`]), a server on port 8080 (TCP and UDP) in every pod, and the Node `node-1`.
 
 use std::{
