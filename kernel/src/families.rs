@@ -1,6 +1,9 @@
-//! The IP families of this kernel.
+//! The IP families of this kernel, and their addresses as it writes them.
 
-use std::fs;
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use switchyard_model::{IpFamily, PerFamily};
 
@@ -11,6 +14,15 @@ pub fn families() -> PerFamily<bool> {
     let v6 = fs::exists("/proc/net/if_inet6").unwrap_or(false)
         && disabled.map_or(true, |text| text.trim() != "1");
     PerFamily { v4: true, v6 }
+}
+
+/// Returns the address in these bytes, in network byte order; `None` unless there are 4 or 16.
+pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
+        16 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
+        _ => None,
+    }
 }
 
 /// Returns the number of a family: `AF_INET` or `AF_INET6`, which `NFPROTO_IPV4` and `NFPROTO_IPV6`

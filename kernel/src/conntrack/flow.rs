@@ -1,12 +1,12 @@
 //! Flows as ctnetlink writes them (`linux/netfilter/nfnetlink_conntrack.h`).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use switchyard_core::model::IpFamily;
 
 use crate::{
     conntrack::Group,
-    families::family_number,
+    families::{self, family_number},
     netlink::{Attribute, Message, Writer, nfnetlink},
 };
 
@@ -114,8 +114,10 @@ impl Tuple {
                 TUPLE_IP => {
                     for address in part.nested() {
                         match address.kind {
-                            V4_SOURCE | V6_SOURCE => source = ip(address.payload),
-                            V4_DESTINATION | V6_DESTINATION => destination = ip(address.payload),
+                            V4_SOURCE | V6_SOURCE => source = families::address(address.payload),
+                            V4_DESTINATION | V6_DESTINATION => {
+                                destination = families::address(address.payload)
+                            }
                             _ => {}
                         }
                     }
@@ -195,15 +197,6 @@ impl FlowQuery {
             });
             w.nest(FILTER, |w| w.ne32(FILTER_ORIGINAL, compare));
         });
-    }
-}
-
-/// Returns the address in these bytes, most significant first.
-pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => <[u8; 4]>::try_from(bytes).ok().map(|b| Ipv4Addr::from(b).into()),
-        16 => <[u8; 16]>::try_from(bytes).ok().map(|b| Ipv6Addr::from(b).into()),
-        _ => None,
     }
 }
 

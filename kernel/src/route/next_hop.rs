@@ -1,8 +1,11 @@
 //! The next hop of packets.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use crate::netlink::{Error, Socket, Writer, flags};
+use crate::{
+    families::address,
+    netlink::{Error, Socket, Writer, flags},
+};
 
 /// `RTM_GETROUTE`
 const GET_ROUTE: u16 = 26;
@@ -51,12 +54,6 @@ pub fn next_hop(to: IpAddr, output: u32) -> Result<Option<IpAddr>, Error> {
         Err(Error::Kernel(error)) if error.errno == libc::ENETUNREACH => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(bytes).ok().map(|bytes| Ipv4Addr::from(bytes).into());
-    let v6 = || <[u8; 16]>::try_from(bytes).ok().map(|bytes| Ipv6Addr::from(bytes).into());
-    v4().or_else(v6)
 }
 
 #[cfg(test)]

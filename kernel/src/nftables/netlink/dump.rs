@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, ops::ControlFlow, thread, time::Duration};
 
 use crate::{
+    families,
     netlink::{
         Attribute, Attributes, Error, Message, Socket, Writer, flags,
         nfnetlink::{self, subsystem::NFTABLES},
@@ -314,7 +315,7 @@ fn dump_intervals(
         let key = read.find_kind(element::KEY)?.nested().find_kind(data::VALUE)?;
         let flags = read.be32(element::FLAGS).unwrap_or(0);
         let is_end = flags & element::FLAG_INTERVAL_END != 0;
-        Some(Boundary { address: interval::address(key.payload)?, is_end })
+        Some(Boundary { address: families::address(key.payload)?, is_end })
     })?;
     let dumped = |key| ElementDump { element: Element::new(key), expires: None };
     Ok(interval::between(boundaries).into_iter().map(dumped).collect())
@@ -361,7 +362,7 @@ fn read_concat_interval(definition: &SetDef, read: Attributes<'_>) -> Option<Ele
     let before = definition.key_len().checked_sub(definition.key.last()?.width())?;
     let (same, end) = last.split_at_checked(before)?;
     let key = Key::from_bytes(first).filter(|_| first.starts_with(same))?;
-    let element = Element::new(key.address(interval::address(end)?));
+    let element = Element::new(key.address(families::address(end)?));
     Some(ElementDump { element, expires: None })
 }
 

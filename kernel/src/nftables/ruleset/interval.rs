@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use super::{Element, Key, SetDef};
+use crate::families::address;
 
 impl Key {
     /// The key of the addresses from `first` to `last`, which are of one family.
@@ -55,15 +56,6 @@ pub(crate) fn split<'a>(set: &SetDef, key: &'a [u8]) -> Option<(&'a [u8], IpAddr
     let (rest, last) = key.split_at_checked(key.len().checked_sub(width)?)?;
     let (before, first) = rest.split_at_checked(rest.len().checked_sub(width)?)?;
     Some((before, address(first)?, address(last)?))
-}
-
-/// The address in these bytes.
-pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
-        16 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
-        _ => None,
-    }
 }
 
 /// The next address; `None` after the last.

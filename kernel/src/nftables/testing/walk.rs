@@ -23,9 +23,12 @@ use std::{
 use switchyard_model::Protocol;
 
 use super::model::{Chain, Contents, Ruleset, Set};
-use crate::nftables::ruleset::{
-    ChainBase, ChainKind, ChainName, ElementData, Family, Hook, InterfaceMatch, Key, Selector,
-    SetName, Side, SlotChoice, Statement, Table, Verdict, interval,
+use crate::{
+    families,
+    nftables::ruleset::{
+        ChainBase, ChainKind, ChainName, ElementData, Family, Hook, InterfaceMatch, Key, Selector,
+        SetName, Side, SlotChoice, Statement, Table, Verdict,
+    },
 };
 
 /// The first packet of a connection.
@@ -448,7 +451,7 @@ fn decide(verdict: &Verdict) -> Outcome<'_> {
 
 /// Whether a set has a key, or an interval with it.
 fn has(set: &Set, key: Key) -> bool {
-    let address = || interval::address(key.as_slice());
+    let address = || families::address(key.as_slice());
     set.elements.contains_key(&key)
         || set
             .elements
@@ -461,5 +464,5 @@ fn has(set: &Set, key: Key) -> bool {
 fn endpoint(set: &Set, key: Key) -> Option<SocketAddr> {
     let ElementData::Value(value) = set.elements.get(&key)?.element.data else { return None };
     let (ip, port) = value.as_slice().split_at_checked(value.as_slice().len().checked_sub(4)?)?;
-    Some((interval::address(ip)?, u16::from_be_bytes([port[0], port[1]])).into())
+    Some((families::address(ip)?, u16::from_be_bytes([port[0], port[1]])).into())
 }
