@@ -36,10 +36,11 @@ pub struct Endpoint {
     pub address: Ipv4Addr,
     pub standing: Standing,
     pub count: u64,
-    /// The time of the first connection since [`Board::set_standing`], and of the last.
+    /// The end of the first connection since [`Board::set_standing`], and the start of the last: a SYN
+    /// that is lost after the choice of an endpoint is repeated after a second.
     pub first: Option<Instant>,
     pub last: Option<Instant>,
-    /// The number of connections of the Service by the last.
+    /// The number of connections of the Service by the end of the last.
     pub reached_by_then: u64,
 }
 
@@ -176,9 +177,10 @@ impl Board {
             let (took, reached) = (at - opened, tally.reached() + 1);
             let endpoint = &mut tally.endpoints[index];
             endpoint.count += 1;
-            endpoint.reached_by_then = reached;
             endpoint.first.get_or_insert(at);
-            endpoint.last = Some(at);
+            if endpoint.last.is_none_or(|last| last < opened) {
+                (endpoint.last, endpoint.reached_by_then) = (Some(opened), reached);
+            }
             tally.homes.entry(client).or_default().insert(index);
             tally.frontends[frontend].1 += 1;
             tally.slow += u64::from(took >= SLOW);
@@ -240,15 +242,18 @@ mod tests {
     fn connections_count_where_they_went_and_failures_are_what_nothing_excuses() {
         let board = Board::new(Show::Cluster);
         let failed = || board.state().totals().1;
-        let count = |outcome| board.count((0, "a", 0), Instant::now(), &outcome);
-        for name in ["web-1", "web-1", "web-3"] {
+        let start = Instant::now();
+        let count_opened = |opened, outcome| board.count((0, "a", 0), opened, &outcome);
+        let count = |outcome| count_opened(Instant::now(), outcome);
+        for (after, name) in [(0, "web-1"), (2, "web-1"), (3, "web-3"), (1, "web-1")] {
             let seen = ([10, 0, 0, 1], 1000).into();
-            count(Outcome::Reached { endpoint: name.to_owned(), seen });
+            let opened = start + Duration::from_millis(after);
+            count_opened(opened, Outcome::Reached { endpoint: name.to_owned(), seen });
         }
         let web = board.state().tallies[0].clone();
         let counts = web.endpoints.iter().map(|it| (it.count, it.reached_by_then));
-        assert!(counts.eq([(2, 2), (0, 0), (1, 3), (0, 0)]));
-        assert_eq!((web.frontends[0].1, board.state().totals()), (3, (3, 0)));
+        assert!(counts.eq([(3, 2), (0, 0), (1, 3), (0, 0)]));
+        assert_eq!((web.frontends[0].1, board.state().totals()), (4, (4, 0)));
         assert!(web.latency(1).is_some() && !web.each_client_kept_its_endpoint());
 
         [Outcome::TimedOut, Outcome::Refused].into_iter().for_each(count);
