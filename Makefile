@@ -17,7 +17,7 @@ UNIT_CRATES = switchyard-model switchyard-core api-standin
 UNIT_LIBS = switchyard switchyard-agent switchyard-iptables switchyard-ipvs switchyard-kernel \
 	switchyard-nft switchyard-sources switchyard-userspace packet-rig
 
-# The crates with property tests.
+# The crates with property tests in `src` and in `tests`.
 PROPERTY_CRATES = switchyard-core switchyard-nft switchyard-iptables
 # The length of a soak run in seconds, and the number of cases of each property test in the run.
 SECONDS = 600
@@ -303,7 +303,7 @@ soak:
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --package packet-rig --test it sequences -- --nocapture
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --no-fail-fast $(addprefix --package ,$(PROPERTY_CRATES))
-	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard-agent --lib
+	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard-agent --package switchyard-userspace --lib
 	end=$$(($$(date +%s) + $(SECONDS))); while [ "$$(date +%s)" -lt "$$end" ]; do \
 		$(CARGO) test --package switchyard-nft --package switchyard-ipvs --lib any_story || exit 1; \
 	done

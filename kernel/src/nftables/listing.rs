@@ -18,7 +18,7 @@ pub(super) fn family_name(number: u8) -> Option<&'static str> {
 }
 
 /// The number of a family by its name; 0, which is none, for any other name.
-pub(super) fn family_number(name: &str) -> u8 {
+pub(super) fn number_of_family_name(name: &str) -> u8 {
     FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number as u8)
 }
 

@@ -120,7 +120,6 @@ proptest! {
         tracker.mark_synced();
         let mut synced = tracker.state().clone();
         for (i, event) in events.into_iter().enumerate() {
-            let known = tracker.state().clone();
             tracker.apply(event);
             if let Some(config) = configs.get(&i) {
                 tracker.set_config(config.clone());
@@ -128,7 +127,7 @@ proptest! {
             if !resolves[i] {
                 continue;
             }
-            let ids_before = ids(&tracker);
+            let (ids_before, known) = (ids(&tracker), tracker.state().clone());
             tracker.resolve();
             assert_invariants(tracker.state());
             assert_least_weights(tracker.state());

@@ -48,9 +48,15 @@ struct Family {
 }
 
 impl Family {
-    fn new(last_updated: Timestamp, has_synced: bool) -> Self {
-        let (oldest_pending, is_left_out, is_disturbed) = (None, false, false);
-        Self { last_updated, oldest_pending, has_synced, is_left_out, is_disturbed }
+    /// A family that no sync has programmed.
+    fn started(last_updated: Timestamp) -> Self {
+        Self {
+            last_updated,
+            oldest_pending: None,
+            has_synced: false,
+            is_left_out: false,
+            is_disturbed: false,
+        }
     }
 }
 
@@ -110,7 +116,7 @@ impl ProxyHealth {
     pub fn started(&self, families: &[IpFamily], now: Timestamp) {
         let mut inner = self.lock();
         for family in families {
-            inner.families.entry(*family).or_insert(Family::new(now, false));
+            inner.families.entry(*family).or_insert(Family::started(now));
         }
     }
 
@@ -137,7 +143,7 @@ impl ProxyHealth {
         let mut inner = self.lock();
         for (family, state) in &mut inner.families {
             if is_programmed(*family) {
-                *state = Family::new(now, true);
+                *state = Family { has_synced: true, ..Family::started(now) };
             } else {
                 state.is_left_out = true;
                 state.oldest_pending.get_or_insert(at);

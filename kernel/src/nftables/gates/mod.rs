@@ -17,7 +17,7 @@ pub use self::flow::NewFlow;
 use self::effect::{Act, Effect, effect, text};
 use super::{
     abi::{LIST_ELEMENT, chain, data, element, message, rule, table},
-    listing::{dump, family_name, family_number},
+    listing::{dump, family_name, number_of_family_name},
 };
 use crate::netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
 
@@ -272,7 +272,7 @@ impl Walk<'_> {
                 w.string(rule::TABLE, &name.table);
                 w.string(rule::CHAIN, chain);
             };
-            let family = family_number(name.family);
+            let family = number_of_family_name(name.family);
             let read = dump(self.socket, message::GET_RULE, family, narrow, |_, read| {
                 Some(read.find_kind(rule::EXPRESSIONS)?.payload.to_vec())
             })?;
@@ -306,7 +306,7 @@ fn has_element(
         let mut request = Writer::new();
         let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, message::GET_ELEMENT);
         request.message(kind, flags::ACK, sequence, |w| {
-            nfnetlink::header(w, family_number(name.family), 0);
+            nfnetlink::header(w, number_of_family_name(name.family), 0);
             w.string(element::TABLE, &name.table);
             w.string(element::SET, set);
             w.nest(element::ELEMENTS, |w| {

@@ -3,7 +3,7 @@
 use super::super::{
     abi::{chain, expression, message, rule},
     gates::ChainPath,
-    listing::{dump, family_name, family_number},
+    listing::{dump, family_name, number_of_family_name},
 };
 use crate::netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
 
@@ -65,7 +65,7 @@ impl Rulebook {
         let mut request = Writer::new();
         let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, message::GET_RULE);
         request.message(kind, flags::ACK, sequence, |w| {
-            nfnetlink::header(w, family_number(name.family), 0);
+            nfnetlink::header(w, number_of_family_name(name.family), 0);
             w.string(rule::TABLE, &name.table);
             w.string(rule::CHAIN, &name.chain);
             w.be64(rule::HANDLE, handle);

@@ -155,7 +155,7 @@ fn is_published(folder: &str) -> bool {
 }
 
 #[test]
-fn every_published_crate_begins_with_an_example() {
+fn every_published_crate_has_the_licence_and_begins_with_an_example() {
     let published: Vec<String> =
         folders().into_iter().filter(|folder| is_published(folder)).collect();
     assert!(published.len() > 5, "{published:?}");
@@ -164,6 +164,8 @@ fn every_published_crate_begins_with_an_example() {
         assert!(read("README.md").contains("\n```rust"), "{folder}/README.md has no example");
         let includes = read("src/lib.rs").starts_with("#![doc = include_str!(\"../README.md\")]");
         assert!(includes, "the examples of {folder}/README.md are not compiled");
+        let licence = fs::read_to_string(root().join("LICENSE")).unwrap();
+        assert!(read("LICENSE") == licence, "{folder}/LICENSE is not that of the workspace");
     }
 }
 
