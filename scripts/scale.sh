@@ -222,3 +222,17 @@ plot "$@" >"$plot"
 END
     [ -z "$by_hand" ] || printf '\n%s\n' "$by_hand"
 } >"$DOC"
+[ "$DOC" = docs/performance.md ] || exit 0
+
+# README.md has some columns of it between two comments.
+{
+    sed '/^<!-- make scale -->$/q' README.md
+    echo "Measured by \`make scale\` on $(date -u +%Y-%m-%d) with $(nproc) processors, Services x endpoints:"
+    echo
+    echo '| | start to all programmed | one change, p50 and p99 | resident memory |'
+    echo '|---|--:|--:|--:|'
+    awk -F'|' '$1 ~ /^10*x/ { printf "| %s | %s s | %s and %s ms | %s MiB |\n", $1, $2, $8, $9, $4 }' "$work/ours"
+    echo
+    sed -n '/^<!-- make scale ends -->$/,$p' README.md
+} >"$work/readme"
+cat "$work/readme" >README.md
