@@ -26,9 +26,9 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
-.PHONY: portable static static-beside-ipvs help demo demo-user unit unit-as-user test tests soak \
+.PHONY: portable static beside help demo demo-user unit unit-as-user test tests tests-built soak \
 	bench conformance conformance-ipvs scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
-	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
+	e2e e2e-restore e2e-kind fuzz ipvs-tests ipvs-machine test-ipvs test-vm test-vm-quick
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster, by rules in the kernel (needs root)"
@@ -91,9 +91,8 @@ UNIT_TESTS = $(CURDIR)/target/unit-tests
 # more at once than processors.
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
 AT_ONCE = $$(($$(nproc) + 1))
-unit-as-user:
-	@scripts/install-tools.sh cc setpriv
-	$(CARGO) build --workspace --bins --tests
+unit-as-user: tests-built
+	@scripts/install-tools.sh setpriv
 	@rm -f $(UNIT_TESTS)
 	TESTS_OF="$(UNIT_CRATES)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --tests
 	TESTS_OF=switchyard-sources $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --test it -- manifests::
@@ -101,15 +100,17 @@ unit-as-user:
 		--skip kernel_tests:: --skip exhaustive:: --skip simulation::
 	scripts/as-user.sh testing/vm/tests.sh run $(AT_ONCE) $(UNIT_TESTS)
 
-# Format, lints, licences, documentation, packages, then all tests, with and without network
+# Everything that must pass: format, lints, licences, documentation, packages, and all tests, with and without network
 # namespaces, and those of ipvs mode on a kernel that has IPVS; and what was skipped of all this.
-test: forget-skipped fmt clippy shell features portable deny doc package tests unit-as-user \
-	static-beside-ipvs skipped
+test: forget-skipped fmt shell ipvs-tests beside skipped
 
-# Neither of these two has work for all processors all the time: the one links programs, the other boots a machine and
-# runs some tests alone.
-static-beside-ipvs:
-	@$(MAKE) --no-print-directory --jobs 2 static test-ipvs
+# The machine of ipvs mode keeps one processor busy, and takes as long as most of the rest, so it runs beside that. What
+# only compiles gets the time that the machine leaves, at a lower priority than testing/vm/run.sh gives to it; the tests,
+# some of which measure time, come before it.
+COMPILATIONS = clippy features portable deny doc package static
+beside:
+	@scripts/beside.sh 'ipvs: ' '$(MAKE) --no-print-directory ipvs-machine' \
+		'nice -n 15 $(MAKE) --no-print-directory $(COMPILATIONS) && $(MAKE) --no-print-directory tests unit-as-user'
 
 # Each skipped test adds a line to this file (test_netns::skipped).
 export SWITCHYARD_SKIPPED = $(CURDIR)/target/skipped
@@ -212,9 +213,11 @@ deny:
 CAPTURE_CASES = addresses:: clusterip:: detect-local:: loadbalancer:: nodeport:: policies:: refused::
 WITH_CAPTURES = ','env','SWITCHYARD_BACKENDS=userspace-iptables,userspace-addresses','SWITCHYARD_CASES=$(CAPTURE_CASES)
 TESTS = $(CURDIR)/target/tests
-tests:
-	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc helm kubectl systemd-analyze
+tests-built:
+	@scripts/install-tools.sh cc
 	$(CARGO) build --workspace --bins --tests
+tests: tests-built
+	@scripts/install-tools.sh ip nft iptables ipset kmod setcap curl nc helm kubectl systemd-analyze
 	@rm -f $(TESTS)
 	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --tests
 	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --test proxying
@@ -231,7 +234,7 @@ VM = $(CURDIR)/testing/vm/run.sh
 test-vm test-vm-quick: export SWITCHYARD_BACKENDS ?= nftables,iptables,ipvs
 test-vm test-vm-quick: export SWITCHYARD_SLOWNESS ?= 3
 # More than the emulation takes: other work on the machine must not fail the gate.
-test-ipvs: export SWITCHYARD_SLOWNESS ?= 5
+ipvs-machine: export SWITCHYARD_SLOWNESS ?= 5
 test-vm test-vm-quick: export VM_SECONDS ?= 7200
 test-vm: export SWITCHYARD_CASES = $(CASES)
 test-vm:
@@ -271,12 +274,12 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families addresses::families-co
 IPVS_SWAPS = by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs
 IPVS_TESTS = $(CURDIR)/target/vm-tests
 COLLECT_IPVS = $(call COLLECT,$(IPVS_TESTS))
-test-ipvs: export SWITCHYARD_BACKENDS = ipvs
-test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
-test-ipvs: export VM_SECONDS ?= 4000
-test-ipvs:
-	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
-	$(CARGO) build --workspace --bins --tests
+test-ipvs: ipvs-tests ipvs-machine
+ipvs-machine: export SWITCHYARD_BACKENDS = ipvs
+ipvs-machine: export SWITCHYARD_CASES = $(IPVS_CASES)
+ipvs-machine: export VM_SECONDS ?= 4000
+ipvs-tests: tests-built
+	@scripts/install-tools.sh ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	@rm -f $(IPVS_TESTS)
 	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/capabilities.sh
 	@for name in $(IPVS_SWAPS); do \
@@ -293,6 +296,8 @@ test-ipvs:
 		kernel_tests::conformance kernel_tests::families
 	TESTS_OF=switchyard-kernel $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib --test it -- \
 		gates:: generation:: ipset:: ipvs:: netlink:: route:: trace::
+# Takes no lock of cargo's, so that cargo can work beside it.
+ipvs-machine:
 	$(VM) $(CURDIR)/testing/vm/tests.sh run 1 $(IPVS_TESTS)
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays
