@@ -6,64 +6,56 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 )
 
-// fault is the content of an error or of a problem.
-type fault struct {
-	Line                   int
-	Object, Field, Message string
-}
-
-func (f *fault) Error() string {
-	return fmt.Sprintf("line %d: %s: %s: %s", f.Line, f.Object, f.Field, f.Message)
-}
-
-// send writes a whole list.
-func send(conn net.Conn, files []string) error {
-	w := bufio.NewWriter(conn)
-	fmt.Fprintln(w, `"list"`)
+// list returns the lines of a whole list.
+func list(files []string) ([]byte, error) {
+	lines := []byte("\"list\"\n")
 	for _, file := range files {
 		object, err := os.ReadFile(file)
-		if err != nil {
-			return err
+		if err == nil {
+			// One line, however the file is laid out.
+			object, err = json.Marshal(map[string]json.RawMessage{"apply": object})
 		}
-		// Marshal writes one line, however the file is laid out.
-		line, err := json.Marshal(map[string]json.RawMessage{"apply": object})
 		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		fmt.Fprintf(w, "%s\n", line)
+		lines = append(append(lines, object...), '\n')
 	}
-	fmt.Fprintln(w, `"synced"`)
-	return w.Flush()
+	return append(lines, "\"synced\"\n"...), nil
 }
 
-// receive prints the answers up to the end of the list.
-func receive(conn net.Conn) error {
-	answers := json.NewDecoder(conn)
-	for {
-		var answer struct {
+// feed sends a list, and prints the answers up to its end.
+func feed(conn net.Conn, files []string) error {
+	for answers := json.NewDecoder(conn); ; {
+		var answer struct { // of one field
 			Hello          *struct{ Node string }
-			Error, Problem *fault
-			Synced         *struct{ Objects int }
+			Error, Problem *struct {
+				Line                   int
+				Object, Field, Message string
+			}
+			Synced *struct{ Objects int }
 		}
 		if err := answers.Decode(&answer); err != nil {
 			return err
 		}
-		switch {
-		case answer.Hello != nil:
-			fmt.Println("node", answer.Hello.Node)
-		case answer.Error != nil:
-			return answer.Error
-		case answer.Problem != nil:
-			fmt.Println("problem", answer.Problem)
-		case answer.Synced != nil:
-			fmt.Println("objects", answer.Synced.Objects)
+		if hello := answer.Hello; hello != nil {
+			fmt.Println("node", hello.Node)
+			lines, err := list(files)
+			if err != nil {
+				return err
+			}
+			go conn.Write(lines) // while answers are read; where it fails, reading fails, too
+		} else if e := answer.Error; e != nil {
+			return fmt.Errorf("line %d: %s: %s: %s", e.Line, e.Object, e.Field, e.Message)
+		} else if p := answer.Problem; p != nil {
+			fmt.Printf("problem %s: %s: %s\n", p.Object, p.Field, p.Message)
+		} else if synced := answer.Synced; synced != nil {
+			fmt.Println("objects", synced.Objects)
 			return nil
 		}
 	}
@@ -76,20 +68,7 @@ func main() {
 	}
 	conn, err := net.Dial("unix", os.Args[1])
 	if err == nil {
-		sent := make(chan error, 1)
-		go func() {
-			err := send(conn, os.Args[2:])
-			if err != nil {
-				conn.Close() // The list has no end, so that nothing goes.
-			}
-			sent <- err
-		}()
-		err = receive(conn)
-		conn.Close()
-		failed := <-sent
-		if _, refused := err.(*fault); !refused && failed != nil {
-			err = failed
-		}
+		err = feed(conn, os.Args[2:])
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
