@@ -229,11 +229,6 @@ impl Lane {
         !self.jobs.contains_key(&job) && (job.ip.is_some() || !is_shadowed())
     }
 
-    #[cfg(test)]
-    pub(crate) fn jobs(&self) -> &Jobs {
-        &self.jobs
-    }
-
     fn is_due(&self, now: Instant) -> bool {
         !self.jobs.is_empty() && self.retry_at.is_none_or(|at| at <= now)
     }

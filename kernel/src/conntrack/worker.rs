@@ -86,10 +86,7 @@ mod tests {
     use std::{fmt, sync::mpsc, thread, time::Duration};
 
     use super::*;
-    use crate::conntrack::{
-        job::{Listener, Stale},
-        testing::resolved,
-    };
+    use crate::conntrack::{job::Listener, testing::resolved};
 
     const PATIENCE: Duration = Duration::from_secs(60);
     const GOOD: Group = Group::ALL[0];
@@ -119,22 +116,5 @@ mod tests {
         let expected = [(v4, true), (v6, false), (v6, false), (v6, true)];
         assert_eq!(reported.collect::<Vec<_>>(), expected);
         assert_eq!(attempts, [(GOOD, 1), (BAD, 1), (BAD, 1), (BAD, 1)]);
-    }
-
-    #[test]
-    fn delays_end_at_once_when_it_stops() {
-        let queue = Queue::default();
-        queue.lock().lane(BAD).has(Listener::node_port(1), &resolved("a", &[]), true);
-        let (sender, reports) = mpsc::channel();
-        thread::scope(|scope| {
-            let queue = &queue;
-            scope.spawn(move || run(queue, |_, _, _| Err(fmt::Error), |r| sender.send(r).unwrap()));
-            for _ in 0..3 {
-                assert!(!reports.recv_timeout(PATIENCE).unwrap().complete);
-            }
-            queue.stop();
-        });
-        let kept = queue.lock().lane(BAD).jobs().clone();
-        assert!(matches!(kept[&Listener::node_port(1)], Stale::Unserved(_)));
     }
 }

@@ -41,8 +41,6 @@ impl VirtualServer {
     /// The second flag of the scheduler (`IP_VS_SVC_F_SCHED2`). `sh` and `mh` hash the client's
     /// port, too, then.
     pub const SCHED2: u32 = 0x10;
-    /// The third flag of the scheduler (`IP_VS_SVC_F_SCHED3`).
-    pub const SCHED3: u32 = 0x20;
 
     /// Appends the attributes.
     pub(crate) fn write(&self, writer: &mut Writer) {
@@ -116,45 +114,6 @@ mod tests {
                 netmask: 128,
             },
         ]
-    }
-
-    #[test]
-    fn what_was_written_is_read() {
-        for server in servers() {
-            let written = bytes(|w| server.write(w));
-            assert_eq!(VirtualServer::read(Attributes::new(&written)), Some(server));
-        }
-    }
-
-    /// The kernel's order (`ip_vs_genl_fill_service`), with the kernel's own flag, and with what
-    /// follows.
-    #[test]
-    fn an_answer_of_the_kernel_is_read() {
-        let answer = bytes(|w| {
-            w.ne16(1, 2);
-            w.ne16(2, 17);
-            w.attribute(3, &[10, 96, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-            w.be16(4, 53);
-            w.string(6, "rr");
-            let [f0, f1, f2, f3] = 3_u32.to_ne_bytes();
-            w.attribute(7, &[f0, f1, f2, f3, 0xff, 0xff, 0xff, 0xff]);
-            w.ne32(8, 10_800);
-            w.attribute(9, &[0xff, 0xff, 0xff, 0]);
-            w.nest(10, |w| w.ne32(1, 5));
-        });
-        let [expected, _] = servers();
-        assert_eq!(VirtualServer::read(Attributes::new(&answer)), Some(expected));
-    }
-
-    /// Flags that are not set are taken away when a virtual server is edited; all but the kernel's.
-    #[test]
-    fn all_flags_but_the_kernels_own_are_written() {
-        let [mut server, _] = servers();
-        server.flags = u32::MAX;
-        let written = bytes(|w| server.write(w));
-        let flags = Attributes::new(&written).find_kind(service::FLAGS).unwrap();
-        let ours = 0xffff_fffd_u32.to_ne_bytes();
-        assert_eq!(flags.payload, [ours, ours].concat());
     }
 
     #[test]

@@ -106,32 +106,6 @@ impl<'a> Iterator for Attributes<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::Writer;
-
-    #[test]
-    fn what_was_written_is_read() {
-        let mut writer = Writer::new();
-        writer.string(1, "abc");
-        writer.be32(2, 0x0102_0304);
-        writer.nest(3, |w| {
-            w.u8(1, 7);
-            w.be64(2, 8);
-            w.be16(3, 9);
-        });
-        let mut read = Attributes::new(writer.as_slice());
-        assert_eq!(read.next().unwrap().str(), Some("abc"));
-        assert_eq!(read.next().unwrap().be32(), Some(0x0102_0304));
-        let nest = read.next().unwrap();
-        assert_eq!(nest.kind, 3);
-        let mut nested = nest.nested();
-        assert_eq!(nested.next().unwrap().u8(), Some(7));
-        assert_eq!(nested.next().unwrap().be64(), Some(8));
-        assert_eq!(nested.next().unwrap().be16(), Some(9));
-        assert_eq!(nested.next(), None);
-        assert_eq!(read.next(), None);
-        assert_eq!(nest.nested().find_kind(2).unwrap().be64(), Some(8));
-        assert_eq!(nest.be32(), None);
-    }
 
     #[test]
     fn wrong_lengths_end_the_iteration() {

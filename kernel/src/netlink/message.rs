@@ -149,18 +149,6 @@ mod tests {
     use crate::netlink::Writer;
 
     #[test]
-    fn messages_are_read_as_written() {
-        let mut writer = Writer::new();
-        writer.message(0x20, 0, 5, |w| w.string(1, "a"));
-        writer.message(0x21, 0, 6, |w| w.raw(&[1, 2, 3]));
-        let read: Vec<_> = Messages::new(writer.as_slice()).collect();
-        assert_eq!(read.len(), 2);
-        assert_eq!((read[0].kind, read[0].sequence), (0x20, 5));
-        assert_eq!(read[0].attributes(0).next().unwrap().str(), Some("a"));
-        assert_eq!((read[1].kind, read[1].payload), (0x21, &[1, 2, 3][..]));
-    }
-
-    #[test]
     fn an_error_carries_its_explanation() {
         let mut writer = Writer::new();
         let flags = NLM_F_ACK_TLVS | NLM_F_CAPPED;
@@ -174,39 +162,5 @@ mod tests {
         let Some(Reply::Error(error)) = reply else { panic!("{reply:?}") };
         assert_eq!((error.errno, error.sequence, error.offset), (17, 5, Some(28)));
         assert_eq!(error.message.as_deref(), Some("there already"));
-    }
-
-    #[test]
-    fn no_bytes_make_the_reader_panic() {
-        // Every message of a valid datagram with one byte changed, and every prefix of it.
-        let mut writer = Writer::new();
-        writer.message(NLMSG_ERROR, NLM_F_ACK_TLVS, 5, |w| {
-            w.raw(&(-17i32).to_ne_bytes());
-            w.raw(&[20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-            w.string(NLMSGERR_ATTR_MSG, "there already");
-        });
-        writer.message(0x20, 0, 6, |w| w.nest(1, |w| w.nest(2, |w| w.be32(3, 4))));
-        let valid = writer.as_slice().to_vec();
-        let mut seen = 0;
-        let mut walk = |bytes: &[u8]| {
-            for message in Messages::new(bytes) {
-                seen += 1;
-                let _ = message.reply();
-                for attribute in message.attributes(4) {
-                    let _ = (attribute.str(), attribute.be32(), attribute.nested().count());
-                }
-            }
-        };
-        for end in 0..valid.len() {
-            walk(&valid[..end]);
-        }
-        for position in 0..valid.len() {
-            for value in [0, 1, 3, 4, 15, 16, 17, 0x7f, 0x80, 0xff] {
-                let mut changed = valid.clone();
-                changed[position] = value;
-                walk(&changed);
-            }
-        }
-        assert!(seen > valid.len());
     }
 }

@@ -10,12 +10,8 @@ pub const HEADER: usize = 4;
 pub mod subsystem {
     /// Connection tracking.
     pub const CTNETLINK: u8 = 1;
-    /// Expectations of connection tracking.
-    pub const CTNETLINK_EXP: u8 = 2;
     /// IP sets.
     pub const IPSET: u8 = 6;
-    /// Time-outs of connection tracking.
-    pub const CTNETLINK_TIMEOUT: u8 = 8;
     /// nf_tables.
     pub const NFTABLES: u8 = 10;
 }

@@ -10,8 +10,6 @@ const NESTED: u16 = 0x8000;
 pub mod flags {
     /// The message is a request; set on all messages to the kernel.
     pub const REQUEST: u16 = 0x1;
-    /// Part of an answer of many messages.
-    pub const MULTI: u16 = 0x2;
     /// Answer with an acknowledgement even if all is well.
     pub const ACK: u16 = 0x4;
     /// The dumped objects changed during the dump, so the dump may be inconsistent.

@@ -89,19 +89,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_are_owned_by_table_and_name() {
-        let owned = OwnedChains {
-            names: vec![(Table::Filter, "A")],
-            prefixes: vec![(Table::Nat, "A-")],
-            jumps: Vec::new(),
-        };
-        assert!(owned.contains(Table::Filter, "A") && owned.contains(Table::Nat, "A-1"));
-        for (table, name) in [(Table::Nat, "A"), (Table::Filter, "A-1"), (Table::Filter, "AB")] {
-            assert!(!owned.contains(table, name), "{name}");
-        }
-    }
-
-    #[test]
     fn chains_are_left_out_with_the_jumps_to_them() {
         let jump = |table, to| Jump { table, from: "INPUT", to, rule: String::new() };
         let owned = OwnedChains {

@@ -236,18 +236,6 @@ mod tests {
         assert_eq!(rule(u64::from(u32::MAX), u64::from(u32::MAX) + 1), expected("0.99999999953"));
     }
 
-    /// Equal shares read as they did when a rule could only match one packet in so many.
-    #[test]
-    fn equal_shares_are_rounded_as_ever() {
-        const UNITS: f64 = 2_147_483_648.0;
-        for n in 2..10_000u64 {
-            let probability = (UNITS / n as f64).round() / UNITS;
-            let expected =
-                format!("-m statistic --mode random --probability {probability:.11} -j X");
-            assert_eq!(RuleText::new().share(1, n).jump("X"), expected);
-        }
-    }
-
     #[test]
     fn a_rule_without_a_target_has_none() {
         assert_eq!(target("-m comment --comment \"KUBE-FW-X has nothing\""), None);

@@ -107,13 +107,10 @@ async fn watch(flavour: Flavour) {
 }
 
 #[test]
-fn changes_of_legacy_tables_are_reported() {
-    in_namespace(|| block_on(watch(Flavour::Legacy)));
-}
-
-#[test]
-fn changes_of_nft_tables_are_reported() {
-    in_namespace(|| block_on(watch(Flavour::Nft)));
+fn changes_are_reported() {
+    for flavour in Flavour::ALL {
+        in_namespace(|| block_on(watch(flavour)));
+    }
 }
 
 /// Own changes, of either family, are no reason to compare anything. As nothing has been compared
