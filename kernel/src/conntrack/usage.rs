@@ -8,7 +8,7 @@ use crate::{
     conntrack::flow::{
         CT_GET, ID, PROTOCOL_STATE, TIMEOUT, TUPLE_ORIGINAL, TUPLE_REPLY, Tuple, ZONE,
     },
-    netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink},
+    netlink::{Attributes, Error, Socket, Writer, nfnetlink},
 };
 
 const GET_STATS_CPU: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 4);
@@ -150,11 +150,9 @@ impl UsageReader {
     /// # Errors
     /// If the kernel refuses, or does not answer.
     pub fn read(&mut self) -> Result<Usage, Error> {
-        let sequence = self.0.sequences(1);
-        let mut request = Writer::new();
-        request.message(GET_STATS, flags::ACK, sequence, |w| nfnetlink::header(w, 0, 0));
         let mut usage = Usage::default();
-        self.0.request(request.as_slice(), sequence, |message| {
+        let fill = |w: &mut Writer| nfnetlink::header(w, 0, 0);
+        self.0.ask(GET_STATS, 0, fill, |message| {
             let attributes = message.attributes(nfnetlink::HEADER);
             usage.entries = number(attributes, ENTRIES).ok_or(Error::Malformed("no entries"))?;
             usage.limit = number(attributes, MAX_ENTRIES).filter(|limit| *limit > 0);
@@ -196,7 +194,7 @@ impl UsageReader {
 }
 
 fn number(attributes: Attributes<'_>, kind: u16) -> Option<u64> {
-    attributes.find_kind(kind)?.be32().map(u64::from)
+    attributes.be32(kind).map(u64::from)
 }
 
 #[cfg(test)]

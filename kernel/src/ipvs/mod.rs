@@ -3,10 +3,6 @@
 //! [`Ipvs`] speaks the kernel's protocol (generic netlink, `linux/ip_vs.h`). Virtual servers belong
 //! to a network namespace.
 //!
-//! - [`Ipvs::virtual_servers`] and [`Ipvs::real_servers`] return what there is.
-//! - [`Ipvs::commit`] sends a [`Batch`] of changes, many in one datagram.
-//! - [`Ipvs::timeouts`]: how long connections are remembered.
-//!
 //! All calls block, for as long as the kernel takes to answer. IPVS has no transactions: each
 //! command stands alone.
 
@@ -38,9 +34,6 @@ const ONE_PART: usize = 16;
 
 /// The number of times that a long list is read, at most.
 const READINGS: usize = 20;
-
-/// More than the length of a request for real servers.
-const REQUEST: usize = 128;
 
 /// A connection to IPVS, in the network namespace in which it was opened.
 #[derive(Debug)]
@@ -85,7 +78,11 @@ impl Ipvs {
     pub fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         let family = self.family;
         self.socket.dump(
-            |request, sequence| *request = list(family, sequence),
+            |request, sequence| {
+                request.message(family, flags::DUMP, sequence, |w| {
+                    generic::header(w, command::GET_SERVICE, abi::VERSION);
+                });
+            },
             |found: &mut Vec<VirtualServer>, message| {
                 let server = message.attributes(generic::HEADER).find_kind(attribute::SERVICE);
                 let server = server.and_then(|server| VirtualServer::read(server.nested()));
@@ -105,7 +102,11 @@ impl Ipvs {
     /// If the kernel refuses, or describes a real server in an unknown way.
     pub fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error> {
         let sequence = self.socket.sequences(1);
-        let request = list_real(self.family, of, sequence);
+        let mut request = Writer::new();
+        request.message(self.family, flags::DUMP, sequence, |w| {
+            generic::header(w, command::GET_DESTINATION, abi::VERSION);
+            w.nest(attribute::SERVICE, |w| of.write(w));
+        });
         let mut found = Vec::new();
         self.socket.request(request.as_slice(), sequence, |message| {
             let real = message.attributes(generic::HEADER).find_kind(attribute::DESTINATION);
@@ -133,13 +134,9 @@ impl Ipvs {
     /// # Errors
     /// If the kernel refuses or does not answer.
     pub fn timeouts(&mut self) -> Result<Timeouts, Error> {
-        let sequence = self.socket.sequences(1);
-        let mut writer = Writer::new();
-        writer.message(self.family, flags::ACK, sequence, |w| {
-            generic::header(w, command::GET_CONFIG, abi::VERSION);
-        });
         let mut timeouts = None;
-        self.socket.request(writer.as_slice(), sequence, |message| {
+        let fill = |w: &mut Writer| generic::header(w, command::GET_CONFIG, abi::VERSION);
+        self.socket.ask(self.family, 0, fill, |message| {
             timeouts = Some(Timeouts::read(message.attributes(generic::HEADER)));
             Ok(())
         })?;
@@ -152,13 +149,10 @@ impl Ipvs {
     /// If the kernel refuses or does not answer. `EINVAL`: a number is so large that the kernel
     /// cannot count its ticks.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
-        let sequence = self.socket.sequences(1);
-        let mut writer = Writer::new();
-        writer.message(self.family, flags::ACK, sequence, |w| {
+        self.socket.carry_out(self.family, 0, |w| {
             generic::header(w, command::SET_CONFIG, abi::VERSION);
             timeouts.write(w);
-        });
-        self.socket.request(writer.as_slice(), sequence, |_| Ok(()))
+        })
     }
 
     /// Deletes a virtual server with its real servers. Returns whether the virtual server existed.
@@ -166,9 +160,11 @@ impl Ipvs {
     /// # Errors
     /// If the kernel refuses or does not answer.
     pub fn delete(&mut self, selector: &Selector) -> Result<bool, Error> {
-        let sequence = self.socket.sequences(1);
-        let request = delete(self.family, selector, sequence);
-        match self.socket.request(request.as_slice(), sequence, |_| Ok(())) {
+        let deleted = self.socket.carry_out(self.family, 0, |w| {
+            generic::header(w, command::DELETE_SERVICE, abi::VERSION);
+            w.nest(attribute::SERVICE, |w| selector.write(w));
+        });
+        match deleted {
             Ok(()) => Ok(true),
             Err(Error::Kernel(error)) if error.errno == libc::ESRCH => Ok(false),
             Err(error) => Err(error),
@@ -196,69 +192,9 @@ fn complete(
     Ok(all.into_values().collect())
 }
 
-/// Returns a request for all virtual servers.
-fn list(family: u16, sequence: u32) -> Writer {
-    let mut writer = Writer::new();
-    writer.message(family, flags::DUMP, sequence, |w| {
-        generic::header(w, command::GET_SERVICE, abi::VERSION);
-    });
-    writer
-}
-
-/// Returns a request for all real servers of a virtual server.
-fn list_real(family: u16, of: &Selector, sequence: u32) -> Writer {
-    let mut writer = Writer::with_capacity(REQUEST);
-    writer.message(family, flags::DUMP, sequence, |w| {
-        generic::header(w, command::GET_DESTINATION, abi::VERSION);
-        w.nest(attribute::SERVICE, |w| of.write(w));
-    });
-    writer
-}
-
-/// Returns a request to delete a virtual server.
-fn delete(family: u16, selector: &Selector, sequence: u32) -> Writer {
-    let mut writer = Writer::new();
-    writer.message(family, flags::ACK, sequence, |w| {
-        generic::header(w, command::DELETE_SERVICE, abi::VERSION);
-        w.nest(attribute::SERVICE, |w| selector.write(w));
-    });
-    writer
-}
-
 #[cfg(test)]
 mod kernel_tests {
-    use std::net::{IpAddr, Ipv4Addr};
-
     use super::*;
-
-    #[test]
-    fn requests_are_those_of_the_kernels_header() {
-        if cfg!(target_endian = "big") {
-            return;
-        }
-        #[rustfmt::skip]
-        let expected = [
-            20, 0, 0, 0, 0x21, 0, 1, 3, 7, 0, 0, 0, 0, 0, 0, 0,
-            4, 1, 0, 0,
-        ];
-        assert_eq!(list(0x21, 7).as_slice(), expected);
-        let selector = Selector::Address {
-            protocol: 17,
-            ip: IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10)),
-            port: 53,
-        };
-        #[rustfmt::skip]
-        let expected = [
-            68, 0, 0, 0, 0x21, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0,
-            3, 1, 0, 0,
-            48, 0, 1, 0x80,
-            6, 0, 1, 0, 2, 0, 0, 0,
-            6, 0, 2, 0, 17, 0, 0, 0,
-            20, 0, 3, 0, 10, 96, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            6, 0, 4, 0, 0, 53, 0, 0,
-        ];
-        assert_eq!(delete(0x21, &selector, 7).as_slice(), expected);
-    }
 
     /// Virtual servers with these numbers.
     fn numbered(numbers: impl IntoIterator<Item = u32>) -> Vec<VirtualServer> {
@@ -295,21 +231,5 @@ mod kernel_tests {
         let lacking = |lost| numbered((0..100).filter(|number| *number != lost));
         let readings: Vec<_> = (0..READINGS as u32).map(lacking).collect();
         assert_eq!(completed(&readings), (numbered(0..100), READINGS));
-    }
-
-    /// Where the kernel has IPVS, a new namespace has no virtual servers. Not where it would have
-    /// to load the module, which would stay.
-    #[test]
-    fn the_kernel_answers() {
-        if !std::path::Path::new("/proc/net/ip_vs").exists() {
-            return test_netns::skipped("no IPVS in this kernel");
-        }
-        test_netns::in_namespace(|| {
-            let mut ipvs = Ipvs::open().unwrap().unwrap();
-            assert_eq!(ipvs.virtual_servers().unwrap(), []);
-            assert!(
-                !ipvs.delete(&Selector::Mark { family: libc::AF_INET as u16, mark: 1 }).unwrap()
-            );
-        });
     }
 }

@@ -1,7 +1,7 @@
 //! Generic netlink: protocols whose message type the kernel assigns when their module is loaded
 //! (`linux/genetlink.h`).
 
-use crate::netlink::{Error, Socket, Writer, flags};
+use crate::netlink::{Error, Socket, Writer};
 
 /// The length of `struct genlmsghdr`: command, version, two reserved bytes.
 pub const HEADER: usize = 4;
@@ -29,14 +29,12 @@ pub fn header(writer: &mut Writer, command: u8, version: u8) {
 /// If the kernel refuses for another reason, or does not answer. The socket must be one of
 /// `NETLINK_GENERIC`.
 pub fn family(socket: &mut Socket, name: &str) -> Result<Option<u16>, Error> {
-    let sequence = socket.sequences(1);
-    let mut request = Writer::new();
-    request.message(CONTROLLER, flags::ACK, sequence, |w| {
+    let fill = |w: &mut Writer| {
         header(w, GET_FAMILY, CONTROLLER_VERSION);
         w.string(FAMILY_NAME, name);
-    });
+    };
     let mut id = None;
-    let result = socket.request(request.as_slice(), sequence, |message| {
+    let result = socket.ask(CONTROLLER, 0, fill, |message| {
         id = message.attributes(HEADER).find_kind(FAMILY_ID).and_then(|found| found.ne16());
         Ok(())
     });

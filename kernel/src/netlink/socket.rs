@@ -177,6 +177,20 @@ impl Socket {
         }
     }
 
+    /// Sends a request with [`flags::ACK`] and hands every object of the answer to `each`.
+    pub(crate) fn ask(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        fill: impl FnOnce(&mut Writer),
+        each: impl FnMut(Message<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let sequence = self.sequences(1);
+        let mut writer = Writer::new();
+        writer.message(kind, flags | flags::ACK, sequence, fill);
+        self.request(writer.as_slice(), sequence, each)
+    }
+
     /// Sends a request with [`flags::ACK`] and waits until the kernel has carried it out.
     pub(crate) fn carry_out(
         &mut self,
@@ -184,10 +198,7 @@ impl Socket {
         flags: u16,
         fill: impl FnOnce(&mut Writer),
     ) -> Result<(), Error> {
-        let sequence = self.sequences(1);
-        let mut writer = Writer::new();
-        writer.message(kind, flags | flags::ACK, sequence, fill);
-        self.request(writer.as_slice(), sequence, |_| Ok(()))
+        self.ask(kind, flags, fill, |_| Ok(()))
     }
 
     /// Dumps objects: `write` makes the request for a sequence number, `read` collects the objects
@@ -347,74 +358,4 @@ impl AsRawFd for Socket {
 fn first_sequence() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(1, |now| now.subsec_nanos()) & 0x3fff_ffff
-}
-
-#[cfg(test)]
-mod kernel_tests {
-    use super::*;
-    use crate::{
-        netlink::{Writer, nfnetlink},
-        nftables::abi::message::GET_GENERATION,
-    };
-
-    fn get_generation(flags: u16, sequence: u32) -> Writer {
-        let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, GET_GENERATION);
-        let mut writer = Writer::new();
-        writer.message(kind, flags, sequence, |w| nfnetlink::header(w, 0, 0));
-        writer
-    }
-
-    #[test]
-    fn an_object_and_an_acknowledgement() {
-        test_netns::in_namespace(|| {
-            let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
-            let sequence = socket.sequences(1);
-            let mut objects = 0;
-            let request = get_generation(flags::ACK, sequence);
-            socket
-                .request(request.as_slice(), sequence, |message| {
-                    let generation = message.attributes(nfnetlink::HEADER).find_kind(1);
-                    assert!(generation.and_then(|g| g.be32()).is_some());
-                    objects += 1;
-                    Ok(())
-                })
-                .unwrap();
-            assert_eq!(objects, 1);
-        });
-    }
-
-    #[test]
-    fn an_error_is_reported_with_its_sequence_number() {
-        let mut socket = Socket::open(libc::NETLINK_ROUTE).unwrap();
-        let sequence = socket.sequences(1);
-        let mut writer = Writer::new();
-        // RTM_GETLINK of an interface that cannot be.
-        writer.message(18, flags::ACK, sequence, |w| {
-            let mut link = [0; 16];
-            link[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
-            w.raw(&link);
-        });
-        let error = socket.request(writer.as_slice(), sequence, |_| Ok(())).unwrap_err();
-        let Error::Kernel(error) = error else { panic!("{error}") };
-        assert_eq!((error.errno, error.sequence), (libc::ENODEV, sequence));
-        assert!(error.to_string().starts_with("No such device"), "{error}");
-    }
-
-    #[test]
-    fn dumps_end() {
-        let mut socket = Socket::open(libc::NETLINK_ROUTE).unwrap();
-        let links: Vec<usize> = socket
-            .dump(
-                |writer, sequence| {
-                    writer.message(18, flags::DUMP, sequence, |w| w.raw(&[0; 16]));
-                },
-                |links: &mut Vec<usize>, message| {
-                    links.push(message.attributes(16).count());
-                    Ok(())
-                },
-            )
-            .unwrap();
-        assert!(!links.is_empty());
-        assert!(links.iter().all(|attributes| *attributes > 0));
-    }
 }

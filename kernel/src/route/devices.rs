@@ -44,10 +44,9 @@ impl DeviceFollower {
             },
             |found: &mut BTreeMap<u32, String>, message| {
                 let index = message.payload.get(4..).and_then(|rest| rest.first_chunk::<4>());
-                let name = message.attributes(link::HEADER).find_kind(link::NAME);
-                let name = name.and_then(|name| name.str().map(str::to_owned));
+                let name = message.attributes(link::HEADER).text(link::NAME);
                 let (index, name) = index.zip(name).ok_or(Error::Malformed("a device"))?;
-                found.insert(u32::from_ne_bytes(*index), name);
+                found.insert(u32::from_ne_bytes(*index), name.to_owned());
                 Ok(())
             },
         )

@@ -174,6 +174,14 @@ mod kernel_tests {
 
     use super::*;
 
+    /// Runs a test in a namespace of its own.
+    fn in_runtime(test: impl AsyncFnOnce() + Send) {
+        in_namespace(|| {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(test());
+        });
+    }
+
     fn ip(line: &str) {
         run(&format!("ip {line}"));
     }
@@ -198,98 +206,86 @@ mod kernel_tests {
 
     #[test]
     fn changes_are_followed() {
-        in_namespace(|| {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let mut follower = AddressFollower::new();
-                assert_eq!(next(&mut follower).await, [""; 0]);
+        in_runtime(async || {
+            let mut follower = AddressFollower::new();
+            assert_eq!(next(&mut follower).await, [""; 0]);
 
-                ip("link set lo up");
-                let found = changed(&mut follower, &[]).await;
-                assert_eq!(found, ["127.0.0.1", "::1"]);
+            ip("link set lo up");
+            let found = changed(&mut follower, &[]).await;
+            assert_eq!(found, ["127.0.0.1", "::1"]);
 
-                ip("link add name veth0 type veth peer name veth1");
-                ip("addr add 192.0.2.1/24 dev veth0");
-                // The other end's address is not ours.
-                ip("addr add 198.51.100.1 peer 198.51.100.2 dev veth1");
-                let mut found = found;
-                while found.len() < 4 {
-                    found = changed(&mut follower, &found).await;
-                }
-                assert_eq!(found, ["127.0.0.1", "192.0.2.1", "198.51.100.1", "::1"]);
+            ip("link add name veth0 type veth peer name veth1");
+            ip("addr add 192.0.2.1/24 dev veth0");
+            // The other end's address is not ours.
+            ip("addr add 198.51.100.1 peer 198.51.100.2 dev veth1");
+            let mut found = found;
+            while found.len() < 4 {
+                found = changed(&mut follower, &found).await;
+            }
+            assert_eq!(found, ["127.0.0.1", "192.0.2.1", "198.51.100.1", "::1"]);
 
-                ip("link del veth0");
-                while found.len() > 2 {
-                    found = changed(&mut follower, &found).await;
-                }
-                assert_eq!(found, ["127.0.0.1", "::1"]);
-            });
+            ip("link del veth0");
+            while found.len() > 2 {
+                found = changed(&mut follower, &found).await;
+            }
+            assert_eq!(found, ["127.0.0.1", "::1"]);
         });
     }
 
     #[test]
     fn a_first_list_that_was_given_up_is_read_again_at_once() {
-        in_namespace(|| {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let mut follower = AddressFollower::new();
-                // The sockets are open, and the list was not received by the caller.
-                follower.connection = Some(Connection::open(Vec::new()).unwrap());
-                // Nothing changes, so that nothing is announced.
-                assert_eq!(next(&mut follower).await, [""; 0]);
-            });
+        in_runtime(async || {
+            let mut follower = AddressFollower::new();
+            // The sockets are open, and the list was not received by the caller.
+            follower.connection = Some(Connection::open(Vec::new()).unwrap());
+            // Nothing changes, so that nothing is announced.
+            assert_eq!(next(&mut follower).await, [""; 0]);
         });
     }
 
     #[test]
     fn addresses_of_a_device_can_be_left_out() {
-        in_namespace(|| {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let mut follower = AddressFollower::new().without("left-out").without("other");
-                ip("link add name veth0 type veth peer name veth1");
-                ip("addr add 192.0.2.1/32 dev veth0");
-                assert_eq!(next(&mut follower).await, ["192.0.2.1"]);
+        in_runtime(async || {
+            let mut follower = AddressFollower::new().without("left-out").without("other");
+            ip("link add name veth0 type veth peer name veth1");
+            ip("addr add 192.0.2.1/32 dev veth0");
+            assert_eq!(next(&mut follower).await, ["192.0.2.1"]);
 
-                // A device that is made later, and made again.
-                for round in ["10.0.0.1/32", "10.0.0.2/32"] {
-                    ip("link add name left-out type bridge");
-                    ip(&format!("addr add {round} dev left-out"));
-                    ip("addr add 192.0.2.2/32 dev veth1");
-                    assert_eq!(next(&mut follower).await, ["192.0.2.1", "192.0.2.2"]);
-                    ip("link del left-out");
-                    ip("addr del 192.0.2.2/32 dev veth1");
-                    assert_eq!(next(&mut follower).await, ["192.0.2.1"]);
-                }
-                ip("link add name other type bridge");
-                ip("addr add 10.0.0.3/32 dev other");
-                // The device is known by its name.
-                ip("link set veth1 name left-out");
-                ip("addr add 192.0.2.2/32 dev left-out");
-                ip("addr add 192.0.2.3/32 dev veth0");
-                assert_eq!(next(&mut follower).await, ["192.0.2.1", "192.0.2.3"]);
-            });
+            // A device that is made later, and made again.
+            for round in ["10.0.0.1/32", "10.0.0.2/32"] {
+                ip("link add name left-out type bridge");
+                ip(&format!("addr add {round} dev left-out"));
+                ip("addr add 192.0.2.2/32 dev veth1");
+                assert_eq!(next(&mut follower).await, ["192.0.2.1", "192.0.2.2"]);
+                ip("link del left-out");
+                ip("addr del 192.0.2.2/32 dev veth1");
+                assert_eq!(next(&mut follower).await, ["192.0.2.1"]);
+            }
+            ip("link add name other type bridge");
+            ip("addr add 10.0.0.3/32 dev other");
+            // The device is known by its name.
+            ip("link set veth1 name left-out");
+            ip("addr add 192.0.2.2/32 dev left-out");
+            ip("addr add 192.0.2.3/32 dev veth0");
+            assert_eq!(next(&mut follower).await, ["192.0.2.1", "192.0.2.3"]);
         });
     }
 
     #[test]
     fn announcements_of_a_device_that_is_left_out_wake_nobody() {
-        in_namespace(|| {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                ip("link add name left-out type bridge");
-                ip("link add name other type bridge");
-                let mut connection = Connection::open(vec!["none", "left-out"]).unwrap();
-                connection.list().unwrap();
-                let long = Duration::from_millis(500);
-                for (device, wakes) in [("left-out", false), ("other", true), ("left-out", false)] {
-                    for change in ["add", "del"] {
-                        ip(&format!("addr {change} 192.0.2.1/32 dev {device}"));
-                        let woken = timeout(long, connection.announcement()).await;
-                        assert_eq!(woken.is_ok(), wakes, "{change} {device}");
-                    }
+        in_runtime(async || {
+            ip("link add name left-out type bridge");
+            ip("link add name other type bridge");
+            let mut connection = Connection::open(vec!["none", "left-out"]).unwrap();
+            connection.list().unwrap();
+            let long = Duration::from_millis(500);
+            for (device, wakes) in [("left-out", false), ("other", true), ("left-out", false)] {
+                for change in ["add", "del"] {
+                    ip(&format!("addr {change} 192.0.2.1/32 dev {device}"));
+                    let woken = timeout(long, connection.announcement()).await;
+                    assert_eq!(woken.is_ok(), wakes, "{change} {device}");
                 }
-            });
+            }
         });
     }
 }

@@ -1,17 +1,7 @@
 //! The types of interfaces that the kernel can make.
 
-use crate::netlink::{Error, Socket, Writer, flags};
-
-/// `RTM_NEWLINK`
-const NEW_LINK: u16 = 16;
-/// `struct ifinfomsg`: no family, no index, no flags.
-const LINK_HEADER: [u8; 16] = [0; 16];
-/// `IFLA_IFNAME`
-const NAME: u16 = 3;
-/// `IFLA_LINKINFO`
-const INFO: u16 = 18;
-/// `IFLA_INFO_KIND`
-const INFO_KIND: u16 = 1;
+use super::list::abi::link;
+use crate::netlink::{Error, Socket, flags};
 
 /// A name that the kernel refuses for every interface.
 const IMPOSSIBLE_NAME: &str = "/";
@@ -27,15 +17,12 @@ const IMPOSSIBLE_NAME: &str = "/";
 /// refuses.
 pub fn has_link_type(kind: &str) -> Result<bool, Error> {
     let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
-    let sequence = socket.sequences(1);
-    let mut writer = Writer::new();
-    let flags = flags::ACK | flags::CREATE | flags::EXCLUSIVE;
-    writer.message(NEW_LINK, flags, sequence, |w| {
-        w.raw(&LINK_HEADER);
-        w.string(NAME, IMPOSSIBLE_NAME);
-        w.nest(INFO, |w| w.string(INFO_KIND, kind));
+    let made = socket.carry_out(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
+        w.raw(&link::NO_INDEX);
+        w.string(link::NAME, IMPOSSIBLE_NAME);
+        w.nest(link::INFO, |w| w.string(link::INFO_KIND, kind));
     });
-    match socket.request(writer.as_slice(), sequence, |_| Ok(())) {
+    match made {
         Ok(()) => Err(Error::Malformed("an interface with an impossible name was made")),
         Err(error) => match error.errno() {
             Some(libc::EINVAL) => Ok(true),

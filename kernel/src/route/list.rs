@@ -17,14 +17,12 @@ pub(crate) struct Link {
 
 /// Returns the device of this name; `None` if there is none.
 pub(crate) fn find(socket: &mut Socket, device: &str) -> Result<Option<Link>, Error> {
-    let sequence = socket.sequences(1);
-    let mut writer = Writer::new();
-    writer.message(link::GET, flags::ACK, sequence, |w| {
+    let fill = |w: &mut Writer| {
         w.raw(&link::NO_INDEX);
         w.string(link::NAME, device);
-    });
+    };
     let mut found = None;
-    let result = socket.request(writer.as_slice(), sequence, |message| {
+    let result = socket.ask(link::GET, 0, fill, |message| {
         found = Some(read_link(message).ok_or(Error::Malformed("a device"))?);
         Ok(())
     });
@@ -109,13 +107,13 @@ pub(crate) fn change(message: &Message<'_>) -> Option<(IpAddr, bool)> {
 
 fn read_link(message: Message<'_>) -> Option<Link> {
     let index = message.payload.get(4..)?.first_chunk::<4>()?;
-    let info = message.attributes(link::HEADER).find_kind(link::INFO);
-    let kind = info.and_then(|info| info.nested().find_kind(link::INFO_KIND)?.str());
-    let alias = message.attributes(link::HEADER).find_kind(link::ALIAS);
+    let attributes = message.attributes(link::HEADER);
+    let info = attributes.find_kind(link::INFO);
+    let kind = info.and_then(|info| info.nested().text(link::INFO_KIND));
     Some(Link {
         index: u32::from_ne_bytes(*index),
         kind: kind.map(str::to_owned),
-        alias: alias.and_then(|alias| alias.str()).map(str::to_owned),
+        alias: attributes.text(link::ALIAS).map(str::to_owned),
     })
 }
 

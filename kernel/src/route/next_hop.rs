@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     families::address,
-    netlink::{Error, Socket, Writer, flags},
+    netlink::{Error, Socket, Writer},
 };
 
 /// `RTM_GETROUTE`
@@ -30,19 +30,17 @@ const VIA: u16 = 18;
 /// If the kernel refuses or does not answer.
 pub fn next_hop(to: IpAddr, output: u32) -> Result<Option<IpAddr>, Error> {
     let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
-    let sequence = socket.sequences(1);
-    let mut request = Writer::new();
-    request.message(GET_ROUTE, flags::ACK, sequence, |w| {
+    let fill = |w: &mut Writer| {
         let (family, bits, address) = match to {
             IpAddr::V4(ip) => (libc::AF_INET, 32, ip.octets().to_vec()),
             IpAddr::V6(ip) => (libc::AF_INET6, 128, ip.octets().to_vec()),
         };
         w.raw(&[family as u8, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         w.attribute(DESTINATION, &address);
-        w.attribute(OUTPUT, &output.to_ne_bytes());
-    });
+        w.ne32(OUTPUT, output);
+    };
     let mut gateway = None;
-    let result = socket.request(request.as_slice(), sequence, |message| {
+    let result = socket.ask(GET_ROUTE, 0, fill, |message| {
         let route = message.attributes(HEADER);
         let found = route.find_kind(GATEWAY).and_then(|found| address(found.payload));
         let via = || address(route.find_kind(VIA)?.payload.get(2..)?);

@@ -2,15 +2,6 @@
 //!
 //! A program of iptables never runs longer than a [limit](TimeLimits). Callers bring the names of
 //! their chains; everything else in the tables is left alone.
-//!
-//! - [`InstalledPrograms`] and [`Tools`]: which programs a node has, and which flavour it uses.
-//! - [`Programs`]: the programs of one flavour and family: save, restore, check.
-//! - [`RuleText`], [`Changes`] and [`Dump`]: rules, what `iptables-restore` reads, and what
-//!   `iptables-save` prints.
-//! - [`service_rules`]: the rules that kube-proxy's modes have in common.
-//! - [`OwnedChains`] and [`remove`]: removal of a program's chains of both flavours, without any of
-//!   the programs.
-//! - [`TableMonitor`]: reports that another program changed the tables.
 
 mod chains;
 mod changes;

@@ -5,7 +5,7 @@ use switchyard_model::IpFamily;
 use crate::{
     families::family_number,
     netlink::{
-        Attributes, Error, Socket, Writer, flags,
+        Attributes, Error, Socket, Writer,
         nfnetlink::{self, subsystem::NFTABLES},
     },
     nftables::{
@@ -54,15 +54,12 @@ pub(crate) fn has_chain(
     table: Table,
     name: &str,
 ) -> Result<bool, Error> {
-    let sequence = socket.sequences(1);
-    let mut request = Writer::new();
-    let kind = nfnetlink::kind(NFTABLES, message::GET_CHAIN);
-    request.message(kind, flags::ACK, sequence, |w| {
+    let asked = socket.carry_out(nfnetlink::kind(NFTABLES, message::GET_CHAIN), 0, |w| {
         nfnetlink::header(w, family_number(family), 0);
         w.string(chain::TABLE, table.name());
         w.string(chain::NAME, name);
     });
-    match socket.request(request.as_slice(), sequence, |_| Ok(())) {
+    match asked {
         Ok(()) => Ok(true),
         Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
         Err(error) => Err(error),
@@ -86,7 +83,7 @@ pub(crate) fn jumps(
         let table = Table::from_name(read.text(rule::TABLE)?)?;
         let from = read.text(rule::CHAIN)?;
         let to = target(read)?;
-        let handle = read.find_kind(rule::HANDLE)?.be64()?;
+        let handle = read.be64(rule::HANDLE)?;
         keep(table, from, to).then(|| ChainJump {
             table,
             from: from.to_owned(),

@@ -7,7 +7,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    mem::{offset_of, size_of},
     ops::Range,
 };
 
@@ -15,34 +14,16 @@ use switchyard_model::IpFamily;
 
 use crate::xtables::{
     OwnedChains, Table,
-    legacy_table::{Contents, Counters, HOOKS},
+    legacy_table::{Contents, HOOKS},
 };
 
 /// The built-in chains, by hook (`NF_INET_PRE_ROUTING` to `NF_INET_POST_ROUTING`).
 const BUILT_IN: [&str; HOOKS] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
-/// `struct ipt_entry`, without matches and target. Fields that are not read are numbers of any
-/// kind.
-#[repr(C)]
-struct Entry4 {
-    ip: [u32; 21],
-    cache: u32,
-    target_offset: u16,
-    next_offset: u16,
-    comes_from: u32,
-    counters: Counters,
-}
-
-/// `struct ip6t_entry`
-#[repr(C)]
-struct Entry6 {
-    ip: [u32; 34],
-    cache: u32,
-    target_offset: u16,
-    next_offset: u16,
-    comes_from: u32,
-    counters: Counters,
-}
+/// The length of `struct ipt_entry` and of `struct ip6t_entry`, without matches and target, and the
+/// places of `target_offset` and `next_offset` there.
+const ENTRY4: [usize; 3] = [112, 88, 90];
+const ENTRY6: [usize; 3] = [168, 140, 142];
 
 /// `struct xt_entry_target`: size, name, and revision, followed by the target's own data.
 const TARGET_NAME: Range<usize> = 2..31;
@@ -159,17 +140,9 @@ fn owners<'a>(entries: &'a [Entry], blob: &Contents) -> Vec<&'a str> {
 
 /// Splits a table into its entries. Returns `None` if it has an unknown form.
 fn entries(bytes: &[u8], family: IpFamily) -> Option<Vec<Entry>> {
-    let (size, target_offset, next_offset) = match family {
-        IpFamily::V4 => (
-            size_of::<Entry4>(),
-            offset_of!(Entry4, target_offset),
-            offset_of!(Entry4, next_offset),
-        ),
-        IpFamily::V6 => (
-            size_of::<Entry6>(),
-            offset_of!(Entry6, target_offset),
-            offset_of!(Entry6, next_offset),
-        ),
+    let [size, target_offset, next_offset] = match family {
+        IpFamily::V4 => ENTRY4,
+        IpFamily::V6 => ENTRY6,
     };
     let number = |at: usize| -> Option<usize> {
         Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?).into())

@@ -1,7 +1,7 @@
 //! Notifications of nf_tables: one with each commit, of any program.
 
 use crate::{
-    netlink::{Awaited, Error, Socket, nfnetlink},
+    netlink::{Awaited, Error, nfnetlink},
     nftables,
     xtables::nft_tables,
 };
@@ -21,23 +21,8 @@ impl Listener {
         Ok(Self(Awaited::new(socket)))
     }
 
-    /// Waits for a commit. Cancel-safe.
+    /// Waits for a commit, or for the loss of a notification. Cancel-safe.
     pub(super) async fn notified(&mut self) -> Result<(), Error> {
-        while !drain(self.0.ready().await?)? {}
-        Ok(())
-    }
-}
-
-/// Reads all notifications; returns whether there were any.
-fn drain(socket: &mut Socket) -> Result<bool, Error> {
-    let mut has_news = false;
-    loop {
-        match socket.receive() {
-            Ok(Some(_)) => has_news = true,
-            Ok(None) => return Ok(has_news),
-            // Something was lost, which is news enough.
-            Err(Error::Overrun) => has_news = true,
-            Err(error) => return Err(error),
-        }
+        self.0.announced(|_| true).await
     }
 }

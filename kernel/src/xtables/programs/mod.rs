@@ -1,8 +1,5 @@
 //! The programs `iptables`, `iptables-save` and `iptables-restore`, of either flavour and for
 //! either family.
-//!
-//! - [`find`]: which programs there are, and which flavour the host uses.
-//! - [`run`]: saving, restoring and checking.
 
 mod error;
 mod find;
