@@ -26,6 +26,9 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
+# The targets of `test` depend on each other's order.
+.NOTPARALLEL:
+
 .PHONY: portable static beside help demo demo-user unit unit-as-user test tests tests-built soak \
 	bench conformance conformance-ipvs scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz ipvs-tests ipvs-machine test-ipvs test-vm test-vm-quick
@@ -217,7 +220,7 @@ tests-built:
 	@scripts/install-tools.sh cc
 	$(CARGO) build --workspace --bins --tests
 tests: tests-built
-	@scripts/install-tools.sh ip nft iptables ipset kmod setcap curl nc helm kubectl systemd-analyze
+	@scripts/install-tools.sh ip nft iptables ipset kmod setcap setpriv curl nc helm kubectl systemd-analyze
 	@rm -f $(TESTS)
 	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --tests
 	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --test proxying
@@ -280,6 +283,7 @@ ipvs-machine: export SWITCHYARD_CASES = $(IPVS_CASES)
 ipvs-machine: export VM_SECONDS ?= 4000
 ipvs-tests: tests-built
 	@scripts/install-tools.sh ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
+	@testing/vm/fetch.sh target/vm
 	@rm -f $(IPVS_TESTS)
 	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/capabilities.sh
 	@for name in $(IPVS_SWAPS); do \

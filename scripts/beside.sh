@@ -1,19 +1,32 @@
 #!/usr/bin/env bash
 # Runs two commands at the same time, and succeeds if both do. What the first one prints, whose lines get a
-# prefix, comes between what the second one prints. If the second one fails, the first is ended.
+# prefix, comes between what the second one prints. If one fails, or this script ends, so does the other.
 #
-#   beside.sh PREFIX COMMAND COMMAND    commands of the shell
+#   beside.sh PREFIX COMMAND COMMAND    one command, and commands of the shell
 set -euo pipefail
 
 prefix=${1:?usage: beside.sh PREFIX COMMAND COMMAND}
-# A process group of its own, which can be ended with all that it has started.
+# Each is a process group, which can be ended with all that it has started, and ends where this script is killed.
 set -m
-(sh -c "$2" 2>&1 | sed -u "s/^/$prefix/") </dev/null &
+setpriv --pdeathsig TERM sh -c "exec $2" </dev/null > >(exec sed -u "s/^/$prefix/") 2>&1 &
 first=$!
+setpriv --pdeathsig TERM sh -c "$3" </dev/null &
+second=$!
 set +m
-# Nothing is left of the group that has ended by itself.
-trap 'kill -- "-$first" 2>/dev/null || :' EXIT
-trap 'exit 130' HUP INT TERM
+trap 'trap - HUP INT TERM; kill -- ${first:+"-$first"} ${second:+"-$second"} 2>/dev/null || :; wait' EXIT
+trap 'exit 143' HUP INT TERM
 
-sh -c "$3"
-wait "$first"
+ended=0
+wait -n -p one "$first" "$second" || ended=$?
+if [ "$one" = "$first" ]; then
+    first=
+    [ "$ended" -eq 0 ] || echo "${prefix}failed with $ended" >&2
+else
+    second=
+fi
+[ "$ended" -eq 0 ] || exit "$ended"
+other=$first$second
+wait "$other" || ended=$?
+[ "$ended" -eq 0 ] || [ -z "$first" ] || echo "${prefix}failed with $ended" >&2
+first='' second=''
+exit "$ended"

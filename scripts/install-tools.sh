@@ -89,10 +89,6 @@ if [ -n "$packages" ]; then
         exit 1
     fi
     echo "installing$packages"
-    # Targets that run side by side: one of them installs, the others wait.
-    mkdir -p target
-    exec 9>target/apt.lock
-    flock 9
     export DEBIAN_FRONTEND=noninteractive
     # The list of packages may exist already, or be out of date.
     # shellcheck disable=SC2086

@@ -43,7 +43,8 @@ in_directory() {
     echo "--- $*"
     started=$(date +%s)
     ended=0
-    (cd "$directory" && timeout "${TEST_SECONDS:-1800}" "$@") || ended=$?
+    # It has a process group of its own, which no signal to this one reaches.
+    (cd "$directory" && exec setpriv --pdeathsig TERM timeout "${TEST_SECONDS:-1800}" "$@") || ended=$?
     echo "--- $(($(date +%s) - started)) s"
     [ "$ended" -eq 0 ] || echo "$* ($directory) failed with $ended" >>"$work/failed"
 }
