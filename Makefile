@@ -29,7 +29,7 @@ UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 # The targets of `test` depend on each other's order.
 .NOTPARALLEL:
 
-.PHONY: portable static beside help demo demo-user unit unit-as-user test tests tests-built soak \
+.PHONY: portable static beside beside-machine help demo demo-user unit unit-as-user test tests tests-built soak \
 	bench conformance conformance-ipvs scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz ipvs-tests ipvs-machine test-ipvs test-vm test-vm-quick
 
@@ -113,7 +113,10 @@ test: forget-skipped fmt shell ipvs-tests beside skipped
 COMPILATIONS = clippy features portable deny doc package static
 beside:
 	@scripts/beside.sh 'ipvs: ' '$(MAKE) --no-print-directory ipvs-machine' \
-		'nice -n 15 $(MAKE) --no-print-directory $(COMPILATIONS) && $(MAKE) --no-print-directory tests unit-as-user'
+		'$(MAKE) --no-print-directory beside-machine'
+beside-machine:
+	nice -n 15 $(MAKE) --no-print-directory $(COMPILATIONS)
+	$(MAKE) --no-print-directory tests unit-as-user
 
 # Each skipped test adds a line to this file (test_netns::skipped).
 export SWITCHYARD_SKIPPED = $(CURDIR)/target/skipped
@@ -283,7 +286,7 @@ ipvs-machine: export SWITCHYARD_CASES = $(IPVS_CASES)
 ipvs-machine: export VM_SECONDS ?= 4000
 ipvs-tests: tests-built
 	@scripts/install-tools.sh ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
-	@testing/vm/fetch.sh target/vm
+	@testing/vm/fetch.sh "$${VM_DIR:-target/vm}"
 	@rm -f $(IPVS_TESTS)
 	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/capabilities.sh
 	@for name in $(IPVS_SWAPS); do \

@@ -2,15 +2,16 @@
 # Runs two commands at the same time, and succeeds if both do. What the first one prints, whose lines get a
 # prefix, comes between what the second one prints. If one fails, or this script ends, so does the other.
 #
-#   beside.sh PREFIX COMMAND COMMAND    one command, and commands of the shell
+#   beside.sh PREFIX COMMAND COMMAND    each one command with arguments, read by the shell
 set -euo pipefail
 
 prefix=${1:?usage: beside.sh PREFIX COMMAND COMMAND}
-# Each is a process group, which can be ended with all that it has started, and ends where this script is killed.
+# Each is a process group, which can be ended with all that it has started, and ends where this script is killed
+# as far as the command hands a signal on.
 set -m
 setpriv --pdeathsig TERM sh -c "exec $2" </dev/null > >(exec sed -u "s/^/$prefix/") 2>&1 &
 first=$!
-setpriv --pdeathsig TERM sh -c "$3" </dev/null &
+setpriv --pdeathsig TERM sh -c "exec $3" </dev/null &
 second=$!
 set +m
 trap 'trap - HUP INT TERM; kill -- ${first:+"-$first"} ${second:+"-$second"} 2>/dev/null || :; wait' EXIT
