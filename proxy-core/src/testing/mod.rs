@@ -67,9 +67,9 @@ pub use self::{
     seeds::{clock_seed, proptest_config, replayed_seed, soak_time},
     stepped::{Stepped, sync_first},
     strategies::{
-        arbitrary_capabilities, arbitrary_config, arbitrary_event, arbitrary_events,
-        arbitrary_node, arbitrary_object, arbitrary_service, arbitrary_service_cidr,
-        arbitrary_slice,
+        arbitrary_builder, arbitrary_capabilities, arbitrary_config, arbitrary_event,
+        arbitrary_events, arbitrary_node, arbitrary_object, arbitrary_service,
+        arbitrary_service_cidr, arbitrary_slice,
     },
     until::until,
 };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde_json::{Value, json};
 
-use super::{NODE, builders, endpoint, node, service, service_cidr, slice};
+use super::{Builder, NODE, builders, endpoint, node, service, service_cidr, slice};
 use crate::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::LbAlgorithm,
@@ -108,16 +108,20 @@ fn arbitrary_replace() -> impl Strategy<Value = Event> {
 
 /// An object of any kind.
 pub fn arbitrary_object() -> impl Strategy<Value = Object> {
-    prop_oneof![
-        5 => arbitrary_service(),
-        6 => arbitrary_slice(),
-        1 => arbitrary_node(),
-        1 => arbitrary_service_cidr(),
-    ]
+    arbitrary_builder().prop_map(|made| made.object())
+}
+
+/// An object of any kind, in the making.
+pub fn arbitrary_builder() -> impl Strategy<Value = Builder> {
+    prop_oneof![5 => services(), 6 => slices(), 1 => nodes(), 1 => service_cidrs()]
 }
 
 /// A Service.
 pub fn arbitrary_service() -> impl Strategy<Value = Object> {
+    services().prop_map(|made| made.object())
+}
+
+fn services() -> impl Strategy<Value = Builder> {
     let port = (select(&PORT_NAMES), select(&PROTOCOLS), 80..83i64, option::of(30000..30003i64));
     let identity = (select(&SERVICES), select(&CLUSTER_IPS), 1..4u8, select(&KINDS));
     let policies = (any::<bool>(), any::<bool>(), option::weighted(0.3, 1..5i64));
@@ -157,7 +161,7 @@ pub fn arbitrary_service() -> impl Strategy<Value = Object> {
                     .set("spec.sessionAffinity", "ClientIP")
                     .set("spec.sessionAffinityConfig.clientIP.timeoutSeconds", seconds);
             }
-            made.object()
+            made
         },
     )
 }
@@ -173,6 +177,10 @@ fn policy(is_local: bool) -> &'static str {
 /// An EndpointSlice of one of the Services that [`arbitrary_service`] makes; which one may change
 /// while the slice keeps its name.
 pub fn arbitrary_slice() -> impl Strategy<Value = Object> {
+    slices().prop_map(|made| made.object())
+}
+
+fn slices() -> impl Strategy<Value = Builder> {
     let port = (option::weighted(0.9, select(&PORT_NAMES)), select(&PROTOCOLS), 8080..8082i64);
     let identity = (select(&SERVICES), select(&SERVICES), 0..2u8, any::<bool>());
     let weights = prop_oneof![2 => Just(Vec::new()), 1 => vec(select(&WEIGHTS), 1..3)];
@@ -197,7 +205,7 @@ pub fn arbitrary_slice() -> impl Strategy<Value = Object> {
                 endpoint["addresses"] = json!([ip]);
                 made = made.endpoint(endpoint);
             }
-            made.object()
+            made
         },
     )
 }
@@ -231,6 +239,10 @@ fn arbitrary_endpoint() -> impl Strategy<Value = (u8, Value)> {
 
 /// This node's Node, now and then another's.
 pub fn arbitrary_node() -> impl Strategy<Value = Object> {
+    nodes().prop_map(|made| made.object())
+}
+
+fn nodes() -> impl Strategy<Value = Builder> {
     let zone = option::of(select(&["", "east", "west"]));
     let ips = select(&["10.1.2.3", "192.0.2.9", "fd02::1", "127.0.0.1", "nonsense"]);
     let pod_cidrs = vec(select(&["10.1.0.0/24", "fd01::/64", "nonsense"]), 0..3);
@@ -244,15 +256,19 @@ pub fn arbitrary_node() -> impl Strategy<Value = Object> {
                 let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler"}]);
                 made = made.set("spec.taints", taint);
             }
-            made.object()
+            made
         },
     )
 }
 
 /// A ServiceCIDR.
 pub fn arbitrary_service_cidr() -> impl Strategy<Value = Object> {
+    service_cidrs().prop_map(|made| made.object())
+}
+
+fn service_cidrs() -> impl Strategy<Value = Builder> {
     (select(&["kubernetes", "more"]), vec(select(&SERVICE_CIDRS), 0..3))
-        .prop_map(|(name, cidrs)| service_cidr(name, &cidrs).object())
+        .prop_map(|(name, cidrs)| service_cidr(name, &cidrs))
 }
 
 /// A configuration of the node called [`NODE`].

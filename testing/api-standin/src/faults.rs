@@ -50,6 +50,17 @@ pub(crate) struct State {
     slow: Option<(usize, Duration)>,
 }
 
+impl State {
+    fn healthy() -> Self {
+        Self {
+            streaming_lists: true,
+            drops_fields: true,
+            progress_requests: true,
+            ..Self::default()
+        }
+    }
+}
+
 /// An answer in place of the right one.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
@@ -61,18 +72,21 @@ enum Reply {
 impl Faults {
     pub(crate) fn new(store: Store, streaming_lists: bool) -> Self {
         Self {
-            state: Arc::new(Mutex::new(State {
-                streaming_lists,
-                drops_fields: true,
-                progress_requests: true,
-                ..State::default()
-            })),
+            state: Arc::new(Mutex::new(State { streaming_lists, ..State::healthy() })),
             cuts: watch::Sender::default(),
             gone: watch::Sender::default(),
             stalled: watch::Sender::default(),
             ends_withheld: watch::Sender::default(),
             answers_withheld: watch::Sender::default(),
             store,
+        }
+    }
+
+    /// Ends all faults. Connections that are open stay as they are.
+    pub fn mend(&self) {
+        *self.lock() = State::healthy();
+        for switch in [&self.stalled, &self.ends_withheld, &self.answers_withheld] {
+            switch.send_replace(false);
         }
     }
 

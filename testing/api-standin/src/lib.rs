@@ -9,8 +9,8 @@
 //! silent, slow answers, errors, missing permissions, an expired log, lists that end in an error or
 //! not at all, a restored backup, revoked certificates, objects that no client can decode. It
 //! validates nothing, adds missing fields only to the objects of [`Manifests`], and keeps
-//! everything in memory. Where the environment names the programs of a genuine API server,
-//! [`control_plane`] starts that.
+//! everything in memory. [`Direct`] is the same without sockets. Where the environment names the
+//! programs of a genuine API server, [`control_plane`] starts that.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -33,6 +33,7 @@
 mod answer;
 pub mod control_plane;
 mod defaults;
+mod direct;
 mod faults;
 mod list;
 pub mod load;
@@ -49,10 +50,11 @@ mod tls;
 mod watch;
 
 pub use self::{
+    direct::Direct,
     faults::Faults,
     manifests::Manifests,
     resource::Resource,
     server::{Options, Standin},
-    store::Store,
+    store::{Backup, Store},
     tls::ClientCertificate,
 };

@@ -4,7 +4,7 @@ use std::{fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http_body_util::{BodyExt, Limited};
-use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{Request, body::Body, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{
@@ -74,9 +74,7 @@ impl Standin {
         names.sort();
         names.dedup();
         let identity = Arc::new(Identity::new(names));
-        let store = Store::default();
-        let faults = Faults::new(store.clone(), options.streaming_lists);
-        let shared = Arc::new(Shared::new(store, faults, options.token, options.bookmarks));
+        let shared = Arc::new(Shared::new(&options));
         let task = tokio::spawn(accept(listener, identity.clone(), shared.clone()));
         Self { shared, address, identity, task }
     }
@@ -225,11 +223,17 @@ async fn connection(stream: TcpStream, identity: Arc<Identity>, shared: Arc<Shar
     }
 }
 
-async fn respond(
+/// Answers a request. `certificate` says whether the client certificate of the connection counts,
+/// if there is one.
+pub(crate) async fn respond<B>(
     shared: &Shared,
-    request: Request<Incoming>,
+    request: Request<B>,
     certificate: Option<bool>,
-) -> hyper::Response<crate::answer::StreamedBody> {
+) -> hyper::Response<crate::answer::StreamedBody>
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let (head, body) = request.into_parts();
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => {

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{faults::Faults, store::Store};
+use crate::{faults::Faults, server::Options, store::Store};
 
 /// The number of requests that are remembered.
 const MAX_REQUESTS: usize = 10_000;
@@ -28,12 +28,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(store: Store, faults: Faults, token: String, bookmarks: Duration) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
+        let store = Store::default();
         Self {
+            faults: Faults::new(store.clone(), options.streaming_lists),
             store,
-            faults,
-            bookmarks,
-            token: Mutex::new(token),
+            bookmarks: options.bookmarks,
+            token: Mutex::new(options.token.clone()),
             certificates: Mutex::default(),
             requests: Mutex::default(),
             events: Mutex::default(),

@@ -19,7 +19,8 @@ use tokio::task::{self, JoinError};
 
 #[cfg(feature = "testing")]
 pub use self::plugin::has_credentials;
-use self::{access::Access, observed::Observed, renewal::Renewing, retry_after::RetryAfter};
+pub(super) use self::retry_after::RetryAfter;
+use self::{access::Access, observed::Observed, renewal::Renewing};
 use crate::kube::config::KubeConfig;
 
 /// Why the configuration does not say how to reach the API server.

@@ -21,7 +21,7 @@ const MAX_ERROR: usize = 1 << 20;
 
 /// A service whose errors carry the seconds of `Retry-After` in their body.
 #[derive(Clone)]
-pub(super) struct RetryAfter<S>(pub(super) S);
+pub(in crate::kube) struct RetryAfter<S>(pub(in crate::kube) S);
 
 impl<S, B> Service<Request<Body>> for RetryAfter<S>
 where

@@ -1,11 +1,12 @@
 //! Stories of everything that can go wrong, in simulated time, on one thread.
 //!
-//! A source sends events in any order, again, or as lists, some of which are older than what came
-//! before. Runner, tracker and backend sync them to a model of the kernel, which refuses
+//! An API server in memory has its troubles, and is restored from backups. The source watches it,
+//! and runner, tracker and backend sync what it has to a model of the kernel, which refuses
 //! transactions, loses answers, is changed by other programs, and sees the process end and begin
-//! again. One seed decides all; a failing story is made smaller by proptest.
+//! again. One seed decides the story; a failing one is made smaller by proptest.
 
 mod checks;
+mod cluster;
 mod world;
 
 use std::{
@@ -21,15 +22,18 @@ use switchyard_core::{
     proxier::ExternalChange,
     runner::{Input, Runner, RunnerConfig},
     testing::{
-        NODE, arbitrary_event, assert_invariants, final_objects, proptest_config, replayed_seed,
+        Builder, NODE, arbitrary_builder, assert_invariants, final_objects, proptest_config,
+        replayed_seed,
     },
     track::Tracker,
 };
 use switchyard_kernel::nftables::{Family, Table, testing::Ruleset};
-use tokio::{sync::mpsc, time::sleep};
+use switchyard_sources::kube::WatchHealth;
+use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
 use self::{
     checks::{Judge, Reports},
+    cluster::{Cluster, TROUBLES, Told},
     world::{Fault, Faulty, World, lock},
 };
 use super::{
@@ -39,8 +43,9 @@ use super::{
 };
 use crate::layout::names::KUBE_PROXY;
 
-/// The events that a run of all stories must have seen: otherwise it tests less than it seems to.
-const SOMETIMES: [&str; 12] = [
+/// The events that a run of all stories must have seen, besides each trouble of the API server:
+/// otherwise it tests less than it seems to.
+const SOMETIMES: [&str; 13] = [
     "a refusal left a Service port out",
     "a sync failed",
     "an answer was lost",
@@ -50,25 +55,40 @@ const SOMETIMES: [&str; 12] = [
     "another program's damage was reported as drift",
     "a damage was missed",
     "a commit conflicted",
+    "a list lacked what was known",
     "a list was older than what came before",
     "a sync came before the end of a list",
     "a sync had three transactions",
 ];
 
 /// The stories of an ordinary run.
-const CASES: u32 = 384;
+const CASES: u32 = 256;
+
+/// The longest time, after all troubles have ended, until everything is as it should be: a source
+/// that was told that a resource is missing asks again after 300 s.
+const CONVERGED: Duration = Duration::from_secs(420);
+
+/// The most requests of a source in an hour in which nothing happens: a watch lasts 300 s at least.
+const REQUESTS_AN_HOUR: usize = 4 * 13;
 
 /// A step of a story.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The source sends an event.
-    Event(Box<Event>),
-    /// The last event comes again.
+    /// An object is created or changed; whether it can be read.
+    Apply(Box<Builder>, bool),
+    Delete(Box<Builder>),
+    /// The last object is written again.
     Again,
-    /// All objects of a kind are listed, as after a 410.
-    List(Kind),
-    /// All objects of a kind are listed as they were before as many events, and then as they are.
-    OldList(Kind, usize),
+    /// The server forgets what watches continue with (410).
+    Expire,
+    /// The objects before so many changes come back, with versions that were never used, or not.
+    Restore(usize, bool),
+    /// A trouble of the API server begins or ends.
+    Trouble(usize, bool),
+    /// The next requests are answered with this status code.
+    Answer(u16, usize),
+    /// All connections to the API server break.
+    Cut,
     /// One of the next commits meets a fault.
     Fault(usize, Fault),
     /// Reading a table fails.
@@ -81,15 +101,20 @@ enum Step {
     Quiet(u64),
 }
 
-/// Steps in which only the source is at fault.
+/// Steps in which only the API server is at fault.
 fn calm_step() -> impl Strategy<Value = Step> {
-    let kind = || select(&Kind::ALL);
+    let made = || arbitrary_builder().prop_map(Box::new);
     prop_oneof![
-        20 => arbitrary_event().prop_map(|event| Step::Event(event.into())),
+        20 => (made(), prop::bool::weighted(0.95)).prop_map(|(made, is)| Step::Apply(made, is)),
+        6 => made().prop_map(Step::Delete),
         1 => Just(Step::Again),
-        1 => kind().prop_map(Step::List),
-        1 => (kind(), 1..6usize).prop_map(|(kind, before)| Step::OldList(kind, before)),
-        2 => (1..120_000u64).prop_map(Step::Quiet),
+        2 => Just(Step::Expire),
+        1 => (0..6usize, any::<bool>()).prop_map(|(changes, is)| Step::Restore(changes, is)),
+        4 => (0..TROUBLES.len(), any::<bool>()).prop_map(|(number, is)| Step::Trouble(number, is)),
+        1 => (select(&[410, 429, 500, 503, 504]), 1..8usize)
+            .prop_map(|(code, times)| Step::Answer(code, times)),
+        1 => Just(Step::Cut),
+        3 => (1..120_000u64).prop_map(Step::Quiet),
     ]
 }
 
@@ -112,17 +137,17 @@ fn arbitrary_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A process: its runner, and the objects that were sent to the runner.
+/// A process: its source, its runner, and what these have said.
 struct Process {
     inputs: mpsc::Sender<Input>,
-    runner: tokio::task::JoinHandle<()>,
+    tasks: JoinSet<()>,
     reports: Arc<Mutex<Reports>>,
-    told: Vec<Event>,
+    told: Arc<Mutex<Told>>,
+    health: WatchHealth,
 }
 
 impl Process {
-    /// Starts a process, which lists everything.
-    async fn start(world: &Arc<Mutex<World>>, config: &NodeConfig, known: &[Event]) -> Self {
+    async fn start(world: &Arc<Mutex<World>>, config: &NodeConfig, cluster: &Cluster) -> Self {
         let number = {
             let mut world = lock(world);
             world.process += 1;
@@ -138,64 +163,50 @@ impl Process {
         let timing = RunnerConfig::default();
         let runner = Runner::new(tracker, Box::new(proxier), timing, Arc::new(judge)).watched(true);
         let (inputs, received) = mpsc::channel(64);
-        let runner = tokio::spawn(async move {
-            runner.run(received, std::future::pending()).await;
-        });
-        let mut process = Self { inputs, runner, reports, told: Vec::new() };
         let addresses = local_addresses().into_iter().collect();
-        process.send(Input::InterfaceAddresses(addresses)).await;
-        for kind in Kind::ALL {
-            process.tell(list(kind, known)).await;
-        }
-        process
+        let _ = inputs.send(Input::InterfaceAddresses(addresses)).await;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { drop(runner.run(received, std::future::pending()).await) });
+        let server = &cluster.server;
+        let (told, health) = cluster::start_source(&mut tasks, world, server, inputs.clone());
+        Self { inputs, tasks, reports, told, health }
     }
 
     async fn send(&self, input: Input) {
         // A process that has crashed takes no more inputs.
         let _ = self.inputs.send(input).await;
     }
-
-    async fn tell(&mut self, event: Event) {
-        self.told.push(event.clone());
-        self.send(Input::Event(event)).await;
-    }
-}
-
-/// The list of all objects of a kind that these events have left.
-fn list(kind: Kind, events: &[Event]) -> Event {
-    let mut objects = final_objects(events);
-    objects.retain(|object| object.key().kind == kind);
-    Event::Replace { kind, objects, malformed: Vec::new() }
 }
 
 /// Lives through a story; returns what has happened in it.
 async fn live(steps: Vec<Step>) -> BTreeSet<&'static str> {
     let world = Arc::new(Mutex::new(World::default()));
     let config = NodeConfig::new(NODE);
-    // All events that the source has sent, to whichever process.
-    let mut sent: Vec<Event> = Vec::new();
-    let mut process = Process::start(&world, &config, &sent).await;
+    let mut cluster = Cluster::default();
+    let mut process = Process::start(&world, &config, &cluster).await;
     let mut problems = Vec::new();
     for step in steps {
         let mut restarts = false;
         match step {
-            Step::Event(event) => {
-                sent.push((*event).clone());
-                process.tell(*event).await;
+            Step::Apply(made, is_readable) => cluster.apply(*made, is_readable),
+            Step::Delete(made) => cluster.delete(&made),
+            Step::Again => cluster.apply_again(),
+            Step::Expire => cluster.server.faults().expire_watches(),
+            Step::Restore(changes, is_bumped) => {
+                lock(&world).is_restored = true;
+                cluster.restore(changes, is_bumped).await;
             }
-            Step::Again => {
-                if let Some(event) = sent.last().cloned() {
-                    sent.push(event.clone());
-                    process.tell(event).await;
+            Step::Trouble(number, begins) => {
+                let name = cluster.trouble(number, begins);
+                if begins {
+                    lock(&world).seen.insert(name);
                 }
             }
-            Step::List(kind) => process.tell(list(kind, &sent)).await,
-            Step::OldList(kind, before) => {
-                lock(&world).seen.insert("a list was older than what came before");
-                process.tell(list(kind, &sent[..sent.len().saturating_sub(before)])).await;
-                sleep(Duration::from_millis(300)).await;
-                process.tell(list(kind, &sent)).await;
+            Step::Answer(429, times) => {
+                cluster.server.faults().throttle_next(None, 20, times);
             }
+            Step::Answer(code, times) => cluster.server.faults().fail_next(None, code, times),
+            Step::Cut => cluster.server.faults().cut_connections(),
             Step::Fault(commits, fault) => lock(&world).faults.push((commits, fault)),
             Step::Unreadable => lock(&world).unreadable = true,
             Step::Damage(number, is_seen) => {
@@ -218,28 +229,38 @@ async fn live(steps: Vec<Step>) -> BTreeSet<&'static str> {
             process.send(Input::ExternallyChanged(ExternalChange::Changed { by: None })).await;
         }
         if restarts || lock(&world).has_crashed {
-            process.runner.abort();
+            process.tasks.shutdown().await;
             problems.append(&mut process.reports.lock().expect("no panic").problems);
             // What packets met when the process ended is followed no further.
             lock(&world).kernel.take_history();
-            process = Process::start(&world, &config, &sent).await;
+            process = Process::start(&world, &config, &cluster).await;
         }
+        problems.extend(cluster.wrong_health(&process.health));
     }
-    // Everything is as it should be within two minutes, whatever happened.
+    // Everything is as it should be soon, whatever happened.
+    cluster.mend();
     {
         let mut world = lock(&world);
         world.faults.clear();
         world.unreadable = false;
     }
-    sleep(Duration::from_secs(120)).await;
-    assert!(!process.runner.is_finished(), "the runner has ended");
+    sleep(CONVERGED).await;
+    assert!(!process.inputs.is_closed(), "the runner has ended");
     let (started, reads) = (process.reports.lock().expect("no panic").started, lock(&world).reads);
     let mut tracker = Tracker::new(config);
     tracker.set_capabilities(PROFILE.capabilities, PROFILE.mode);
     tracker.set_interface_addresses(local_addresses());
-    final_objects(&process.told)
-        .into_iter()
-        .for_each(|object| drop(tracker.apply(Event::Apply(object))));
+    let told: Vec<Event> = {
+        let told = process.told.lock().expect("no panic");
+        problems.extend(cluster.difference(&told.objects));
+        told.events.clone()
+    };
+    for kind in Kind::ALL {
+        let heard = process.health.heard(kind);
+        let is_heard = heard.is_some_and(|heard| heard < Duration::from_secs(90));
+        assert!(is_heard && process.health.is_synced(kind), "{kind} was heard from {heard:?} ago");
+    }
+    final_objects(&told).into_iter().for_each(|object| drop(tracker.apply(Event::Apply(object))));
     tracker.resolve();
     {
         let reports = process.reports.lock().expect("no panic");
@@ -250,17 +271,20 @@ async fn live(steps: Vec<Step>) -> BTreeSet<&'static str> {
         assert_eq!(last, tracker.state(), "what was synced is what is known");
     }
     // Nothing waits, and nothing is done for nothing.
+    let requests = cluster.server.requests().len();
     sleep(Duration::from_secs(3600)).await;
     let idle = process.reports.lock().expect("no panic").started - started;
     assert!(idle <= 12, "{idle} syncs in an hour without an event");
     assert!(lock(&world).reads <= reads + 2, "tables are read for nothing");
+    let requests = cluster.server.requests().len() - requests;
+    assert!(requests <= REQUESTS_AN_HOUR, "{requests} requests for nothing");
     // Another process finds nothing to do.
-    process.runner.abort();
+    process.tasks.shutdown().await;
     lock(&world).kernel.take_history();
-    let again = Process::start(&world, &NodeConfig::new(NODE), &sent).await;
+    let mut again = Process::start(&world, &NodeConfig::new(NODE), &cluster).await;
     sleep(Duration::from_secs(1)).await;
     let history = lock(&world).kernel.take_history();
-    again.runner.abort();
+    again.tasks.shutdown().await;
     let elements = |state: &Ruleset| -> Vec<String> {
         let tables = Family::ALL.map(|family| Table::new(family, KUBE_PROXY));
         let sets = tables.iter().flat_map(|table| {
@@ -295,6 +319,8 @@ fn any_story_ends_well() {
     });
     result.unwrap_or_else(|error| panic!("{error}"));
     let seen = seen.into_inner().expect("no panic");
-    let missed: Vec<_> = SOMETIMES.iter().filter(|what| !seen.contains(*what)).collect();
+    let troubles = TROUBLES.iter().map(|(name, _)| name);
+    let missed: Vec<_> =
+        SOMETIMES.iter().chain(troubles).filter(|what| !seen.contains(*what)).collect();
     assert!(missed.is_empty() || replayed_seed().is_some(), "this never happened: {missed:?}");
 }

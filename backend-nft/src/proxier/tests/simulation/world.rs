@@ -49,6 +49,8 @@ pub(super) struct World {
     /// Whether the kernel may hold something else than was synced.
     pub(super) is_damaged: bool,
     pub(super) has_met_faults: bool,
+    /// Whether the API server was restored from a backup, and nothing was listed since.
+    pub(super) is_restored: bool,
 }
 
 /// A transport of one process.
