@@ -291,13 +291,9 @@ impl Subject for IpvsSubject {
     }
 
     fn add_others(&self) {
-        run(&format!("ip link add {OTHER_DEVICE} type dummy"));
-        run(&format!("ip link set {OTHER_DEVICE} up"));
+        run(&format!("ip link add {OTHER_DEVICE} up type dummy"));
         match self.packets {
-            Packets::Nft(_) => {
-                run("nft add table ip theirs");
-                run("nft add chain ip theirs services");
-            }
+            Packets::Nft(_) => drop(run("nft add table ip theirs ; add chain ip theirs services")),
             Packets::Iptables(_) => {
                 for program in ["iptables-nft", "ip6tables-nft"] {
                     run(&format!("{program} -w -t nat -N THEIRS"));
