@@ -1,9 +1,6 @@
 //! The chains that are always there, and the jumps that lead to them.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-};
+use std::{collections::HashMap, net::IpAddr};
 
 use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName},
@@ -188,14 +185,16 @@ pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
     }
 }
 
-/// Returns the rules that let health checks of Services pass, one for each port.
+/// Returns the rules that let health checks of Services pass, one for each port, in the name of the
+/// first Service that has it.
 pub(crate) fn health_checks(
     checks: &HashMap<ServiceName, HealthCheck>,
     family: IpFamily,
 ) -> Vec<String> {
     let of_family = checks.iter().filter(|(_, check)| check.local_endpoints.get(family).is_some());
-    let by_port: BTreeMap<u16, &ServiceName> =
-        of_family.map(|(name, check)| (check.port, name)).collect();
+    let mut by_port: Vec<_> = of_family.map(|(name, check)| (check.port, name)).collect();
+    by_port.sort_unstable();
+    by_port.dedup_by_key(|(port, _)| *port);
     let rule = |(port, name): (u16, &ServiceName)| {
         RuleText::new()
             .protocol(Protocol::Tcp)
