@@ -12,6 +12,8 @@ mod local_pods;
 mod names;
 mod proxy_protocol;
 mod tables;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use self::{
     address::{AddressError, aggregated, parse_cidr, parse_ip},

@@ -8,6 +8,8 @@
 mod full;
 mod incremental;
 mod refused;
+#[cfg(test)]
+mod tests;
 
 use std::{fs, mem, sync::Arc, time::Instant};
 

@@ -8,6 +8,8 @@
 //! - strategies: [`arbitrary_events`] makes sequences of events about a small, crowded cluster,
 //!   [`arbitrary_config`] a node to see it from;
 //! - a node that syncs when asked: [`Stepped`], and a single sync from nothing: [`sync_first`];
+//! - a process that a source tells what it will, with its runner: [`Process`]; and what packets are
+//!   to find then: [`service_fates`];
 //! - stories that every backend passes against its kernel: [`conformance`];
 //! - what benchmarks of syncs share: [`macro@bench`];
 //! - waiting for another thread or process: [`until()`];
@@ -47,17 +49,20 @@
 pub mod bench;
 mod builders;
 pub mod conformance;
+mod judge;
 mod many;
 mod oracle;
 mod owned;
 mod schema;
 mod seeds;
 mod stepped;
+mod story;
 mod strategies;
 mod until;
 
 pub use self::{
     builders::{Builder, endpoint, list, node, service, service_cidr, slice, web, web_slice},
+    judge::{local_addresses, packets_to, service_fates},
     many::ManyServices,
     oracle::{
         assert_capabilities, assert_invariants, assert_least_weights, final_objects, resolve_afresh,
@@ -66,6 +71,7 @@ pub use self::{
     schema::check_schema,
     seeds::{clock_seed, proptest_config, replayed_seed, soak_time},
     stepped::{Stepped, sync_first},
+    story::{Process, Telling, arbitrary_telling},
     strategies::{
         arbitrary_builder, arbitrary_capabilities, arbitrary_config, arbitrary_event,
         arbitrary_events, arbitrary_node, arbitrary_object, arbitrary_service,

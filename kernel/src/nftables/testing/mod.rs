@@ -18,15 +18,12 @@ use std::{
     },
 };
 
-pub use self::{
-    kernel::Kernel,
-    model::Ruleset,
-    walk::{Commit, Fate, Packet},
-};
+pub use self::{kernel::Kernel, model::Ruleset, walk::Commit};
 use crate::nftables::{
     ruleset::{ElementDump, SetDef, Table, TableDump, Transaction},
     transport::{CommitStats, Elements, Transport, TransportError},
 };
+pub use switchyard_model::testing::{Fate, Packet};
 
 /// Decides whether a transaction is committed, or what is committed instead.
 type Intercept = Box<dyn FnMut(&mut Transaction) -> Result<(), TransportError> + Send>;

@@ -29,6 +29,10 @@ impl Fingerprint {
     /// Asks the kernel for the fingerprint of a family's tables; `None` if the kernel cannot be
     /// asked.
     pub fn read(programs: &Programs) -> Option<Self> {
+        #[cfg(feature = "testing")]
+        if let Some(machine) = programs.machine() {
+            return Some(Self(Kind::Generation(machine.generation())));
+        }
         Some(Self(match programs.flavour() {
             Flavour::Legacy => Kind::Legacy(hash(programs.family()).ok()?),
             Flavour::Nft => {

@@ -37,6 +37,24 @@ pub struct Tools {
 }
 
 impl Tools {
+    /// The programs of both families on another machine, of the flavour nft.
+    #[cfg(feature = "testing")]
+    pub fn on(machine: &crate::xtables::testing::SharedMachine) -> Self {
+        let flavour = Flavour::Nft;
+        let programs = |family| Programs {
+            flavour,
+            family,
+            version: Version(1, 8, 9),
+            main: "iptables".into(),
+            save: "iptables-save".into(),
+            restore: "iptables-restore".into(),
+            limits: Default::default(),
+            lock_file: None,
+            machine: Some(machine.clone()),
+        };
+        Self { flavour, programs: PerFamily::from_fn(|family| Some(programs(family))) }
+    }
+
     /// The flavour of the programs.
     pub fn flavour(&self) -> Flavour {
         self.flavour
@@ -140,6 +158,8 @@ impl InstalledPrograms {
                 restore,
                 limits,
                 lock_file,
+                #[cfg(feature = "testing")]
+                machine: None,
             });
         }
     }

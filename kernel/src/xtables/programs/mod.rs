@@ -103,9 +103,18 @@ pub struct Programs {
     restore: PathBuf,
     limits: TimeLimits,
     lock_file: Option<PathBuf>,
+    /// Where the programs run, if not here.
+    #[cfg(feature = "testing")]
+    machine: Option<crate::xtables::testing::SharedMachine>,
 }
 
 impl Programs {
+    /// The machine on which the programs run, if not on this one.
+    #[cfg(feature = "testing")]
+    pub(crate) fn machine(&self) -> Option<&crate::xtables::testing::SharedMachine> {
+        self.machine.as_ref()
+    }
+
     /// The flavour.
     pub fn flavour(&self) -> Flavour {
         self.flavour

@@ -72,7 +72,7 @@ impl Programs {
         let mut attempt = 1;
         let output = loop {
             let before = Fingerprint::read(self);
-            let output = run(&mut self.command(&self.save), "", self.limits.tables)?;
+            let output = self.run(&mut self.command(&self.save), "", self.limits.tables)?;
             if output.status.success() {
                 break output;
             }
@@ -117,7 +117,7 @@ impl Programs {
             let mut command = self.command(&self.restore);
             command.args(["-w", WAIT_SECONDS, "--noflush", "--counters"]);
             let start = Instant::now();
-            let output = run(&mut command, input, self.limits.tables)?;
+            let output = self.run(&mut command, input, self.limits.tables)?;
             if output.status.success() {
                 restored.commit = start.elapsed();
                 return Ok(restored);
@@ -218,7 +218,23 @@ impl Programs {
     fn run_main(&self, arguments: &[&str]) -> Result<Output, ToolError> {
         let mut command = self.command(&self.main);
         command.args(["-w", WAIT_SECONDS]).args(arguments);
-        run(&mut command, "", self.limits.single)
+        self.run(&mut command, "", self.limits.single)
+    }
+
+    fn run(
+        &self,
+        command: &mut Command,
+        input: &str,
+        limit: Duration,
+    ) -> Result<Output, ToolError> {
+        #[cfg(feature = "testing")]
+        if let Some(machine) = self.machine() {
+            let (name, arguments) = (name(command), command.get_args());
+            let arguments: Vec<_> = arguments.filter_map(|argument| argument.to_str()).collect();
+            let program = name.strip_prefix("iptables").unwrap_or(&name);
+            return machine.run(self.family, program, &arguments, input);
+        }
+        run(command, input, limit)
     }
 
     fn command(&self, program: &Path) -> Command {

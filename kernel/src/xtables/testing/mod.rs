@@ -1,4 +1,9 @@
-//! For tests: readers of the kernel's tables.
+//! For tests: readers of the kernel's tables, and a model of them.
+
+#![allow(clippy::expect_used, reason = "what tests are made of fails by panics")]
+
+mod model;
+mod walk;
 
 use switchyard_model::IpFamily;
 
@@ -10,6 +15,11 @@ use crate::{
         legacy_table::{Contents, LegacyTable},
         nft_tables,
     },
+};
+
+pub use self::{
+    model::{Ended, Machine, SharedMachine, Tables},
+    walk::fates,
 };
 
 /// Removes chains from a table of iptables-legacy, as [`legacy_table`] returns it. Returns the

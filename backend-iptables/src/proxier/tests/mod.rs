@@ -1,0 +1,3 @@
+//! Syncs against a model of the tables, and the packets that pass meanwhile.
+
+mod simulation;
