@@ -2,6 +2,7 @@
 
 mod exhaustive;
 mod judge;
+mod kernel_tests;
 mod parts;
 mod simulation;
 
