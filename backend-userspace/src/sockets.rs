@@ -115,3 +115,96 @@ impl Sockets {
 fn place(listener: &Listener) -> Place {
     (listener.port.name.protocol, listener.address)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{TcpListener, TcpStream},
+        process,
+        sync::Arc,
+    };
+
+    use proptest::{collection::vec, option, prelude::*};
+    use switchyard_core::{
+        config::NodeConfig,
+        state::{Action, ResolvedServicePort},
+        testing::{NODE, proptest_config, resolve_afresh, service, until},
+    };
+
+    use super::*;
+    use crate::forwarder::ForwarderConfig;
+
+    const PLACES: usize = 4;
+    const PORTS: usize = 3;
+
+    /// An address that no other process has.
+    fn address(place: usize) -> SocketAddr {
+        let [_, _, high, low] = process::id().to_be_bytes();
+        SocketAddr::from(([127, high | 1, low, place as u8 + 1], 30_080))
+    }
+
+    fn ports() -> Vec<Arc<ResolvedServicePort>> {
+        let made = (0..PORTS).map(|n| {
+            service(&format!("s{n}"), &format!("10.96.0.{n}")).port("http", "TCP", 80).object()
+        });
+        let state = resolve_afresh(NodeConfig::new(NODE), made.collect());
+        state.service_ports.values().cloned().collect()
+    }
+
+    proptest! {
+        #![proptest_config(proptest_config(64))]
+
+        /// Each step says which Service port has a place, and where another program would listen.
+        #[test]
+        fn what_is_wanted_is_open_and_what_another_program_has_is_named(
+            steps in vec(vec((option::of(0..PORTS), any::<bool>()), PLACES), 1..8),
+        ) {
+            let config = ForwarderConfig { threads: Some(1), ..ForwarderConfig::default() };
+            let forwarder = Forwarder::start(config).expect("a forwarder");
+            let (ports, mut sockets) = (ports(), Sockets::default());
+            ports.iter().for_each(|port| forwarder.serve(port));
+            let mut others: [Option<TcpListener>; PLACES] = Default::default();
+            let mut open = HashSet::new();
+            for step in steps {
+                for (place, (_, is_taken)) in step.iter().enumerate() {
+                    let taken = is_taken.then(|| others[place].take());
+                    let taken = taken.map(|known| known.or_else(|| TcpListener::bind(address(place)).ok()));
+                    others[place] = taken.flatten();
+                }
+                let wanted = |number: usize| {
+                    let own = step.iter().enumerate().filter(|(_, (owner, _))| *owner == Some(number));
+                    let listener = |(place, _)| Listener {
+                        port: ports[number].id.clone(),
+                        address: address(place),
+                        action: Action::Drop,
+                        allowed_sources: None,
+                    };
+                    own.map(listener).collect::<Vec<_>>()
+                };
+                let changed = sockets.change(
+                    &forwarder,
+                    (0..PORTS).map(|number| (ports[number].id.clone(), wanted(number))),
+                );
+                let owned = (0..PLACES).filter_map(|place| Some((place, step[place].0?)));
+                let (free, taken): (Vec<_>, Vec<_>) =
+                    owned.partition(|(place, _)| others[*place].is_none());
+                let free: HashSet<usize> = free.into_iter().map(|(place, _)| place).collect();
+                let opened = free.difference(&open).count();
+                let closed = open.difference(&free).count();
+                prop_assert_eq!(changed, Changed { opened, closed });
+                prop_assert_eq!(sockets.open_listeners(), free.len());
+                let failed: HashSet<_> = sockets.failed().map(|failed| failed.port).collect();
+                prop_assert_eq!(failed, taken.iter().map(|(_, owner)| ports[*owner].id.clone()).collect());
+                for (place, other) in others.iter().enumerate() {
+                    let listens = free.contains(&place) || other.is_some();
+                    let connects = || TcpStream::connect(address(place)).is_ok();
+                    until("it listens, or not", || connects() == listens);
+                }
+                open = free;
+                let opened = taken.iter().filter(|(place, _)| others[*place].take().is_some()).count();
+                prop_assert_eq!(sockets.retry(&forwarder), Changed { opened, closed: 0 });
+                open.extend(taken.iter().map(|(place, _)| *place));
+            }
+        }
+    }
+}
