@@ -479,40 +479,48 @@ impl Asked<'_> {
             Self::End(end) => return fate.ends.len() == 1 && fate.ends.contains_key(end),
             Self::Pool { pool, algorithm, ends, .. } => (pool, *algorithm, ends),
         };
-        if fate.ends.len() != ends.len() || !ends.iter().all(|end| fate.ends.contains_key(end)) {
-            return false;
-        }
-        if ends.len() == 1 {
-            return true;
-        }
-        let share_of = |end| fate.ends.get(end).copied().unwrap_or((0, 1));
         let of = match algorithm {
             LbAlgorithm::SourceHash => vec![PacketField::Source],
             LbAlgorithm::Maglev => vec![PacketField::Source, PacketField::SourcePort],
-            _ => {
-                let choice = match algorithm {
-                    LbAlgorithm::RoundRobin => Choice::InTurn,
-                    _ => Choice::Random,
-                };
-                let sum: u64 = pool.iter().map(|one| u64::from(one.weight)).sum();
-                let mut pairs = pool.iter().zip(ends);
-                return fate.choices == BTreeSet::from([choice])
-                    && pairs.all(|(one, end)| {
-                        is_share(one.weight.into(), sum, pool.len() as u64, share_of(end))
-                    });
-            }
+            _ => Vec::new(),
         };
-        let Some((_, slots)) = TABLES.iter().find(|(most, _)| pool.len() <= *most) else {
+        let slots = TABLES.iter().find(|(most, _)| pool.len() <= *most).map(|(_, slots)| *slots);
+        let table = match slots.filter(|_| !of.is_empty()) {
+            Some(slots) => maglev::table(pool, slots as usize),
+            None => Box::default(),
+        };
+        // A table may have no slot for an endpoint of little weight.
+        let is_served = |index: usize| of.is_empty() || table.contains(&(index as u32));
+        let served = ends.iter().enumerate().filter(|(index, _)| is_served(*index));
+        let served: Vec<&End> = served.map(|(_, end)| end).collect();
+        if fate.ends.len() != served.len() || !served.iter().all(|end| fate.ends.contains_key(*end))
+        {
             return false;
+        }
+        if served.len() == 1 {
+            return true;
+        }
+        let Some(slots) = slots.filter(|_| !of.is_empty()) else {
+            let share_of = |end| fate.ends.get(end).copied().unwrap_or((0, 1));
+            let choice = match algorithm {
+                LbAlgorithm::RoundRobin => Choice::InTurn,
+                _ => Choice::Random,
+            };
+            let sum: u64 = pool.iter().map(|one| u64::from(one.weight)).sum();
+            let mut pairs = pool.iter().zip(ends);
+            return of.is_empty()
+                && fate.choices == BTreeSet::from([choice])
+                && pairs.all(|(one, end)| {
+                    is_share(one.weight.into(), sum, pool.len() as u64, share_of(end))
+                });
         };
         // Shares follow from the order of the slots.
-        let table = maglev::table(pool, *slots as usize);
         let slot = |index: &u32| {
             let address = pool.get(*index as usize)?.address;
             Some((number(address.ip()), address.port()))
         };
         let order = fingerprint(table.iter().map(slot));
-        fate.choices == BTreeSet::from([Choice::Hash { of, seed: SEED, slots: *slots, order }])
+        fate.choices == BTreeSet::from([Choice::Hash { of, seed: SEED, slots, order }])
     }
 }
 
