@@ -15,9 +15,10 @@ use test_netns::run;
 
 use super::{documents::sources, semantics::root};
 
-/// A library that sets the clock of the wall for the program that loads it, by the seconds in a
-/// file.
-const CLOCK: &str = r#"
+/// A library that sets clocks for the program that loads it, by the seconds in a file: the clock of
+/// the wall by those in `CLOCK_AHEAD`, and the clock since the start of the machine by those in
+/// `CLOCK_LATER`.
+pub const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -27,7 +28,8 @@ const CLOCK: &str = r#"
 int clock_gettime(clockid_t clock, struct timespec *time) {
     int result = syscall(SYS_clock_gettime, clock, time);
     char text[32] = "";
-    int file = clock == CLOCK_REALTIME ? open(getenv("CLOCK_AHEAD"), O_RDONLY | O_CLOEXEC) : -1;
+    char *name = getenv(clock == CLOCK_REALTIME ? "CLOCK_AHEAD" : "CLOCK_LATER");
+    int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
     if (file >= 0) {
         if (read(file, text, sizeof text - 1) > 0) time->tv_sec += atol(text);
         close(file);

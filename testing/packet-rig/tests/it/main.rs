@@ -17,6 +17,7 @@ mod ipvs;
 mod lb_algorithm;
 mod load;
 mod localhost;
+mod outage;
 mod proxy;
 mod repairs;
 mod restart;
