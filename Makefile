@@ -224,12 +224,13 @@ TESTS = $(CURDIR)/target/tests
 tests-built:
 	@scripts/install-tools.sh cc
 	$(CARGO) build --workspace --bins --tests
+# What takes long comes first, so that it does not run alone at the end.
 tests: tests-built
 	@scripts/install-tools.sh ip nft iptables ipset kmod setcap setpriv curl nc helm kubectl systemd-analyze
 	@rm -f $(TESTS)
-	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --tests
 	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --test proxying
 	$(CARGO) $(call COLLECT,$(TESTS)$(WITH_CAPTURES)) test --workspace --test cases
+	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --tests
 	MAY_SKIP=1 testing/vm/tests.sh run $(AT_ONCE) $(TESTS)
 	$(CARGO) test --workspace --no-fail-fast --doc
 
@@ -286,7 +287,8 @@ test-ipvs: ipvs-tests ipvs-machine
 ipvs-machine: export SWITCHYARD_BACKENDS = ipvs
 ipvs-machine: export SWITCHYARD_CASES = $(IPVS_CASES)
 ipvs-machine: export VM_SECONDS ?= 4000
-ipvs-tests: tests-built
+ipvs-# What takes long comes first, so that it does not run alone at the end.
+tests: tests-built
 	@scripts/install-tools.sh ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	@testing/vm/fetch.sh "$${VM_DIR:-target/vm}"
 	@rm -f $(IPVS_TESTS)
