@@ -287,8 +287,7 @@ test-ipvs: ipvs-tests ipvs-machine
 ipvs-machine: export SWITCHYARD_BACKENDS = ipvs
 ipvs-machine: export SWITCHYARD_CASES = $(IPVS_CASES)
 ipvs-machine: export VM_SECONDS ?= 4000
-ipvs-# What takes long comes first, so that it does not run alone at the end.
-tests: tests-built
+ipvs-tests: tests-built
 	@scripts/install-tools.sh ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	@testing/vm/fetch.sh "$${VM_DIR:-target/vm}"
 	@rm -f $(IPVS_TESTS)
