@@ -11,6 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
+use switchyard_core::testing::check_schema;
 use switchyard_kernel::netlink::{Socket, Writer, flags, nfnetlink};
 use tempfile::TempDir;
 
@@ -46,6 +47,7 @@ pub(crate) fn examine(namespace: &Namespace, arguments: &[&str]) -> Examined {
     let output = namespace.switchyard(&all).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    check_schema("doctor", &report);
     let code = |finding: &Value| finding["code"].as_str().unwrap().to_owned();
     let list = report["findings"].as_array().unwrap();
     let findings = list.iter().map(|finding| (code(finding), finding.clone())).collect();

@@ -1,6 +1,8 @@
 //! Others change what was programmed: it is noticed, said and repaired, and as long as it cannot be
 //! repaired the program says that it is not healthy.
 
+use switchyard_core::testing::check_schema;
+
 use crate::{
     metrics::Owner,
     namespace::{HEALTH, METRICS, Namespace, Program},
@@ -48,6 +50,8 @@ fn what_others_change_is_repaired_and_told() {
         namespace.0.output(program_of_others, &arguments, "").unwrap();
         wait_for_repair(&namespace);
         assert_eq!(rules(), whole, "{mode}");
+        let (_, status) = namespace.get(METRICS, "/status?format=json").unwrap();
+        check_schema("status", &serde_json::from_str(&status).unwrap());
         assert_eq!(namespace.get(HEALTH, "/healthz").map(|(status, _)| status), Some(200));
         let (_, log) = program.terminate();
         let line =

@@ -9,6 +9,7 @@ use std::{
 
 use api_standin::load;
 use serde_json::Value;
+use switchyard_core::testing::check_schema;
 use tempfile::TempDir;
 
 use crate::{
@@ -47,6 +48,9 @@ fn a_running_proxy_answers_its_own_user() {
     run(4, &["explain", "shop/none", &flag]);
     let taken = directory.path().join("snapshot");
     let lines = run(0, &["snapshot", &flag]);
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    lines.lines().for_each(|line| check_schema("snapshot", &json(line)));
+    check_schema("verify", &json(&run(0, &["verify", "-o", "json", &flag])));
     let changes = run(0, &["explain", "--since", "1h", "shop/web", &flag]);
     assert!(changes.ends_with("  the proxy began\n"), "{changes}");
     let none = run(0, &["explain", "--since=1h", "shop/none", &flag]);

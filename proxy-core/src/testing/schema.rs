@@ -7,16 +7,24 @@ use serde_json::{Value, json};
 /// Checks a value by `docs/NAME.schema.json`. Properties that the schema does not have are errors.
 #[track_caller]
 pub fn check_schema(name: &str, value: &Value) {
-    let path = format!("{}/../docs/{name}.schema.json", env!("CARGO_MANIFEST_DIR"));
-    let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let schema = read(&format!("{name}.schema.json"));
     check(value, &schema, &schema, name);
 }
 
+#[track_caller]
+fn read(file: &str) -> Value {
+    let path = format!("{}/../docs/{file}", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
 fn check(value: &Value, schema: &Value, root: &Value, at: &str) {
-    let schema = match schema["$ref"].as_str() {
-        Some(name) => root.pointer(&name[1..]).unwrap_or_else(|| panic!("no {name}")),
-        None => schema,
-    };
+    if let Some(name) = schema["$ref"].as_str() {
+        let (file, pointer) = name.split_once('#').unwrap();
+        let other = (!file.is_empty()).then(|| read(file));
+        let root = other.as_ref().unwrap_or(root);
+        let schema = root.pointer(pointer).unwrap_or_else(|| panic!("no {name}"));
+        return check(value, schema, root, at);
+    }
     if *schema == json!(true) {
         return;
     }
@@ -43,8 +51,8 @@ fn check(value: &Value, schema: &Value, root: &Value, at: &str) {
             let known =
                 schema["properties"].as_object().unwrap_or_else(|| panic!("{at}: {schema}"));
             for (name, field) in fields {
-                let known =
-                    known.get(name).unwrap_or_else(|| panic!("{at}.{name} is not described"));
+                let known = known.get(name).or_else(|| schema.get("additionalProperties"));
+                let known = known.unwrap_or_else(|| panic!("{at}.{name} is not described"));
                 check(field, known, root, &format!("{at}.{name}"));
             }
             for name in schema["required"].as_array().into_iter().flatten() {
