@@ -23,6 +23,7 @@ use tokio::{runtime, time::timeout};
 use super::{
     Known,
     report::{Finding, Level, Outcome},
+    unanswered,
 };
 use crate::{Failure, config::settings::SourceSettings, source_task};
 
@@ -31,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes.
 pub(super) const LARGEST: usize = 16 << 20;
 /// The Services that are read: enough to have the node ports of most clusters.
-const MOST_SERVICES: u32 = 500;
+pub(super) const MOST_SERVICES: u32 = 500;
 /// The difference of clocks from which on it is named: certificates and tokens are made for clocks
 /// that differ by seconds.
 const SKEW: SignedDuration = SignedDuration::from_secs(30);
@@ -47,6 +48,8 @@ pub(super) struct Cluster {
     pub(super) objects: Vec<Event>,
     /// The kind of objects whose list is too large to be read.
     pub(super) too_large: Option<Kind>,
+    /// Whether there are more Services than were read.
+    pub(super) is_cut: bool,
 }
 
 /// Why there are no answers.
@@ -141,6 +144,8 @@ async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
             refuse("watch", status, "");
         }
         if kind != Kind::EndpointSlice {
+            cluster.is_cut |=
+                answer["metadata"]["continue"].as_str().is_some_and(|at| !at.is_empty());
             cluster.objects.extend(objects(answer, kind));
         }
     }
@@ -221,7 +226,7 @@ fn skew(ahead: SignedDuration) -> Option<Finding> {
 /// Finds problems that the running proxy has itself, such as watches without news.
 pub(super) fn running(known: &Known) -> Outcome {
     match known.problems() {
-        Err(error) => known.not_answered(&error),
+        Err(error) => Outcome::NotMade(unanswered(&error)),
         // It is a finding of its own.
         Ok(problems) => {
             let is_other = |problem: &&String| !problem.starts_with("connection tracking");

@@ -6,7 +6,7 @@ use switchyard::conntrack::{Usage, UsageReader};
 use switchyard_core::{error::ErrorChain, model::Code};
 
 use super::{
-    Known, needs_privilege, not_readable,
+    Known, Seen, needs_privilege, not_readable,
     report::{Finding, Level, Outcome},
 };
 use crate::observability::conntrack::{Destinations, Shares, count};
@@ -137,7 +137,7 @@ pub(super) fn settings(known: &Known) -> Outcome {
 
 /// Counts the entries by Service where the Services are known, else by address.
 fn shares(known: &Known) -> Result<Shares<String>, switchyard_kernel::netlink::Error> {
-    if let Ok(picture) = known.picture() {
+    if let Ok(Seen { picture, .. }) = known.seen() {
         let ports = picture.services.iter().flat_map(|service| &service.ports);
         let ports = ports.filter_map(|port| port.resolved.as_deref());
         let Shares { largest, others, elsewhere, stuck } = Destinations::of(ports).count()?;

@@ -58,7 +58,14 @@ struct Known {
     /// The local socket of this program's proxy, if one runs.
     socket: PathBuf,
     cluster: OnceLock<Result<Cluster, Unanswered>>,
-    picture: OnceLock<Result<Picture, String>>,
+    picture: OnceLock<Result<Seen, String>>,
+}
+
+/// The Services that are looked at.
+struct Seen {
+    picture: Picture,
+    /// Whether the API server has more.
+    is_cut: bool,
 }
 
 /// The status of the running proxy, as far as it is looked at.
@@ -75,20 +82,8 @@ impl Known {
     }
 
     /// The Services, or why they are not known.
-    fn picture(&self) -> &Result<Picture, String> {
-        self.picture.get_or_init(|| services::picture(self))
-    }
-
-    /// The reason why what only the running proxy knows is not checked.
-    fn not_answered(&self, error: &(dyn std::error::Error + 'static)) -> Outcome {
-        match error.downcast_ref() {
-            // Genuine kube-proxy has no such socket.
-            Some(ClientError::Connect(path, error)) => Outcome::NotMade(format!(
-                "no proxy of this program answers at {}: {error}",
-                path.display()
-            )),
-            _ => not_readable(error),
-        }
+    fn seen(&self) -> &Result<Seen, String> {
+        self.picture.get_or_init(|| services::see(self))
     }
 
     /// The problems of the running proxy.
@@ -193,6 +188,21 @@ fn print(report: &Report, format: OutputFormat) -> Result<(), Failure> {
 /// The reason why a check of the kernel's tables is not made.
 fn needs_privilege() -> Outcome {
     Outcome::NotMade("needs CAP_NET_ADMIN".to_owned())
+}
+
+/// The reason why what only the running proxy knows is not known, in words.
+fn unanswered(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref() {
+        // Genuine kube-proxy has no such socket.
+        Some(ClientError::Connect(path, error)) if error.kind() == io::ErrorKind::NotFound => {
+            format!("no proxy of this program has the socket {}", path.display())
+        }
+        Some(ClientError::Connect(path, error)) => {
+            format!("no proxy of this program answers at {}: {error}", path.display())
+        }
+        // Of one that is busy, the words of its answer.
+        _ => ErrorChain(error).to_string(),
+    }
 }
 
 fn not_readable(error: &(dyn std::error::Error + 'static)) -> Outcome {

@@ -19,8 +19,9 @@ use switchyard_core::{
 use switchyard_kernel::route;
 
 use super::{
-    Known, cluster, needs_privilege, not_readable,
+    Known, Seen, cluster, needs_privilege, not_readable,
     report::{Finding, Level, Outcome},
+    unanswered,
 };
 use crate::{config::settings::SourceSettings, explain::client, tracked, verify};
 
@@ -38,13 +39,15 @@ const MOST_NAMES: usize = 3;
 ///
 /// # Errors
 /// If there are none, with the reason in words.
-pub(super) fn picture(known: &Known) -> Result<Picture, String> {
-    if let Ok(running) = client::services(&known.socket) {
-        return Ok(running.picture);
-    }
+pub(super) fn see(known: &Known) -> Result<Seen, String> {
+    let unanswered = match client::services(&known.socket) {
+        Ok(running) => return Ok(Seen { picture: running.picture, is_cut: false }),
+        Err(error) => unanswered(&error),
+    };
     let settings = known.loaded.with_mode(known.likely_mode());
     let settings = settings.map_err(|error| ErrorChain(&error).to_string())?;
     let profile = switchyard_nft::PROFILE;
+    let mut is_cut = false;
     let mut tracker = match &settings.source {
         SourceSettings::Manifests(directory) => {
             tracked::tracked(&settings, directory, &profile, &mut io::sink())
@@ -52,9 +55,8 @@ pub(super) fn picture(known: &Known) -> Result<Picture, String> {
         }
         _ => {
             let cluster = known.cluster().as_ref();
-            let cluster = cluster.map_err(|error| {
-                format!("no proxy of this program answers, nor an API server: {}", error.reason())
-            })?;
+            let cluster = cluster.map_err(|error| format!("{unanswered}; {}", error.reason()))?;
+            is_cut = cluster.is_cut;
             if let Some(kind) = cluster.too_large {
                 let (kind, most) = (kind.as_str(), cluster::LARGEST >> 20);
                 return Err(format!("the API server's list of {kind}s has more than {most} MiB"));
@@ -73,7 +75,7 @@ pub(super) fn picture(known: &Known) -> Result<Picture, String> {
     tracker.set_interface_addresses(addresses.iter().copied());
     tracker.resolve();
     let services = tracker.names().filter_map(|name| tracker.service(name)).collect();
-    Ok(Picture { node: Facts::node(&tracker), services })
+    Ok(Seen { picture: Picture { node: Facts::node(&tracker), services }, is_cut })
 }
 
 /// The frontends of a Service in a family, with their ports and protocol.
@@ -89,8 +91,8 @@ fn frontends(
 
 /// Finds node ports that no address of the node serves.
 pub(super) fn node_ports(known: &Known) -> Outcome {
-    let (picture, addresses) = match (known.picture(), route::interface_addresses()) {
-        (Ok(picture), Ok(addresses)) => (picture, addresses),
+    let (Seen { picture, is_cut }, addresses) = match (known.seen(), route::interface_addresses()) {
+        (Ok(seen), Ok(addresses)) => (seen, addresses),
         (Err(reason), _) => return Outcome::NotMade(reason.clone()),
         (_, Err(error)) => return not_readable(&error),
     };
@@ -124,7 +126,16 @@ pub(super) fn node_ports(known: &Known) -> Outcome {
                 .to_owned(),
         })
     };
-    Outcome::Made(IpFamily::ALL.into_iter().filter_map(finding).collect())
+    let found: Vec<Finding> = IpFamily::ALL.into_iter().filter_map(finding).collect();
+    match found.is_empty() && *is_cut {
+        true => Outcome::NotMade(format!("nothing is wrong with those of {}", first_services())),
+        false => Outcome::Made(found),
+    }
+}
+
+/// The Services that are read of an API server with more.
+fn first_services() -> String {
+    format!("the first {} Services, and the API server has more", cluster::MOST_SERVICES)
 }
 
 /// The first names, and the number of others.
@@ -141,8 +152,8 @@ pub(super) fn probe(known: &Known) -> Outcome {
     if !known.proxies.serves() {
         return Outcome::NotMade("no proxy serves this node".to_owned());
     }
-    let picture = match known.picture() {
-        Ok(picture) => picture,
+    let Seen { picture, is_cut } = match known.seen() {
+        Ok(seen) => seen,
         Err(reason) => return Outcome::NotMade(reason.clone()),
     };
     let address = |(namespace, name): (&str, &str)| {
@@ -158,7 +169,8 @@ pub(super) fn probe(known: &Known) -> Outcome {
     };
     let Some((name, address)) = PROBED.into_iter().find_map(address) else {
         let [one, other] = PROBED.map(|(namespace, name)| format!("{namespace}/{name}"));
-        return Outcome::NotMade(format!("neither {one} nor {other} has a port of TCP"));
+        let among = if *is_cut { format!(" among {}", first_services()) } else { String::new() };
+        return Outcome::NotMade(format!("neither {one} nor {other} has a port of TCP{among}"));
     };
     match TcpStream::connect_timeout(&address, PATIENCE) {
         Ok(_) => None.into(),
@@ -190,7 +202,7 @@ pub(super) fn as_meant(known: &Known) -> Outcome {
     let limits = (COMPARE_FOR, COMPARE_FOR);
     let compared = verify::compare_running(&known.socket, &known.loaded.settings, limits);
     let report = match compared {
-        Err(error) => return known.not_answered(error.as_ref()),
+        Err(error) => return Outcome::NotMade(unanswered(error.as_ref())),
         Ok(report) if report.is_equal() => return None.into(),
         Ok(report) if report.is_unsettled => {
             return Outcome::NotMade("the running proxy has changes to sync".to_owned());

@@ -53,6 +53,18 @@ fn the_api_server_and_node_ports_are_looked_at_without_a_proxy() {
         assert_eq!((found.status, found.codes()), (1, vec!["SWY0409"]), "{}", found.report);
         assert!(found.text("SWY0409", "finding").contains("default/kubernetes ask"));
 
+        // The first Services say nothing about all.
+        for number in 0..500 {
+            let mut other = kubernetes();
+            other["metadata"]["name"] = format!("z{number}").into();
+            other["spec"] = json!({"clusterIP": "None"});
+            cluster.server.store().apply(other);
+        }
+        let found = tokio::task::block_in_place(|| look(&[]));
+        let reason =
+            "nothing is wrong with those of the first 500 Services, and the API server has more";
+        assert!(not_made(&found).contains(&("node ports", reason)), "{}", found.report);
+
         // An answer that is not read to its end is one.
         let mut large = kubernetes();
         large["metadata"]["annotations"] = json!({"a": "x".repeat(16 << 20)});
@@ -147,4 +159,6 @@ fn problems_of_the_running_proxy_are_found() {
     let found = examine(&node(), &[&format!("--local-socket={}", path.display())]);
     assert_eq!((found.status, found.codes()), (1, vec!["SWY0504"]), "{}", found.report);
     assert_eq!(found.text("SWY0504", "because"), "it says: no news of Node objects for 400 s");
+    let refused = "the proxy does not answer: no";
+    assert!(not_made(&found).contains(&("rules as meant", refused)), "{}", found.report);
 }
