@@ -2,32 +2,28 @@
 
 use std::fmt::Write;
 
-use switchyard_core::{error::ErrorChain, model::IpFamily, proxier::KernelTable};
+use switchyard_core::{model::IpFamily, proxier::KernelTable};
 use switchyard_kernel::xtables::{Programs, Table, target};
 
 use crate::{IptablesConfig, layout::names::ChainNames, proxier::choose_tools};
 
 /// Reads the chains of this configuration, and the rules that lead to them.
 pub(crate) fn dump(config: &IptablesConfig, most: usize) -> Vec<KernelTable> {
-    let unread = |name: String, error: &(dyn std::error::Error + 'static)| {
-        let text = format!("# cannot be read: {}\n", ErrorChain(error));
-        KernelTable { name, text: Some(text) }
-    };
     let tools = match choose_tools(config) {
         Ok(tools) => tools,
-        Err(error) => return vec![unread("iptables".to_owned(), &error)],
+        Err(error) => return vec![KernelTable::unread("iptables".to_owned(), &error)],
     };
     let (mut tables, mut left) = (Vec::new(), most);
     for programs in tools.iter() {
         if left == 0 {
-            let text = Some("# there is more\n".to_owned());
+            let text = Some(KernelTable::CUT.to_owned());
             tables.push(KernelTable { name: name(programs), text });
             continue;
         }
         let dump = match programs.save() {
             Ok(dump) => dump,
             Err(error) => {
-                tables.push(unread(name(programs), &error));
+                tables.push(KernelTable::unread(name(programs), &error));
                 continue;
             }
         };
@@ -64,7 +60,7 @@ fn text(chains: &[(&str, &[String])], names: &ChainNames, most: usize) -> String
         }
         for rule in rules.iter() {
             if text.len() > most {
-                return text + "# there is more\n";
+                return text + KernelTable::CUT;
             }
             if is_own || target(rule).is_some_and(|to| names.has(to)) {
                 let _ = writeln!(text, "-A {chain} {rule}");

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, net::SocketAddr};
 
-use switchyard_core::{error::ErrorChain, proxier::KernelTable};
+use switchyard_core::proxier::KernelTable;
 use switchyard_kernel::{
     ipvs::{Ipvs, RealServer, Selector, VirtualServer},
     netlink::Error,
@@ -10,11 +10,11 @@ use switchyard_kernel::{
 
 /// Reads the virtual servers of the node with their real servers.
 pub(crate) fn dump(most: usize) -> KernelTable {
-    let text = match read(most) {
-        Ok(text) => text,
-        Err(error) => Some(format!("# cannot be read: {}\n", ErrorChain(&error))),
-    };
-    KernelTable { name: "ipvs".to_owned(), text }
+    let name = "ipvs".to_owned();
+    match read(most) {
+        Ok(text) => KernelTable { name, text },
+        Err(error) => KernelTable::unread(name, &error),
+    }
 }
 
 /// Writes them nearly as `ipvsadm -Sn` does; not more than `most` bytes, and the virtual server
@@ -24,7 +24,7 @@ fn read(most: usize) -> Result<Option<String>, Error> {
     let mut text = String::new();
     for server in ipvs.virtual_servers()? {
         if text.len() > most {
-            return Ok(Some(text + "# there is more\n"));
+            return Ok(Some(text + KernelTable::CUT));
         }
         let mut real = ipvs.real_servers(&server.selector)?;
         real.sort_unstable_by_key(|real| real.address);

@@ -154,6 +154,12 @@ impl History {
         Some((last.at.clone(), last.error.clone()?))
     }
 
+    /// Whether a sync has ended, or failed, at this time or later.
+    pub fn has_synced_since(&self, time: Timestamp) -> bool {
+        let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        syncs.back().is_some_and(|last| last.at.parse().is_ok_and(|at: Timestamp| at >= time))
+    }
+
     /// Returns the last change of this Service, as [`last_changes`](Self::last_changes) has it.
     pub fn last_change(&self, service: Option<&str>) -> Option<LastChange> {
         self.last_changes().remove(service?)

@@ -33,7 +33,7 @@ use tokio::{
 use super::{
     feed::{self, Feeds},
     flows::FlowReader,
-    history::{History, Sync, is_changed},
+    history::{History, is_changed},
     kernel,
     names::NameReader,
     service_flows::LEAST,
@@ -386,8 +386,7 @@ async fn compare(
             return;
         }
         // Another program did it, and a sync that has ended since may have repaired it.
-        let has_ended = |sync: &Sync| sync.at.parse().is_ok_and(|at: Timestamp| at >= begun);
-        if !history.syncs().last().is_some_and(has_ended) {
+        if !history.has_synced_since(begun) {
             return service::show(&report, answer);
         }
     }

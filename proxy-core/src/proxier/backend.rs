@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{Mode, Profile, Proxier, ProxierError};
-use crate::model::PerFamily;
+use crate::{error::ErrorChain, model::PerFamily};
 
 /// A kind of backend with its configuration. Programs keep their backends in one table, and choose
 /// among them by [`Backend::probe`].
@@ -45,6 +45,17 @@ pub struct KernelTable {
     /// The text, nearly in the syntax of the usual program; with a comment after `#` where it is
     /// cut, or in the place of what cannot be read. `None` if there is no such table.
     pub text: Option<String>,
+}
+
+impl KernelTable {
+    /// The last line of a text that is cut.
+    pub const CUT: &str = "# there is more\n";
+
+    /// Returns a table that cannot be read, for this reason.
+    pub fn unread(name: String, error: &(dyn std::error::Error + 'static)) -> Self {
+        let text = format!("# cannot be read: {}\n", ErrorChain(error));
+        Self { name, text: Some(text) }
+    }
 }
 
 /// Opens a backend with what a probe has found.
