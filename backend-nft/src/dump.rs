@@ -1,10 +1,11 @@
 //! The tables as text, for people.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use switchyard_core::{error::ErrorChain, proxier::KernelTable};
+use switchyard_core::proxier::KernelTable;
 use switchyard_kernel::nftables::{
-    ChainBase, Elements, Family, SetDump, Table, TableDump, Transaction, TransportError,
+    ChainBase, Elements, Family, RuleDump, SetDump, Table, TableDump, Transaction, TransportError,
+    bytecode,
 };
 
 use crate::NftConfig;
@@ -21,9 +22,9 @@ pub(crate) fn dump(config: &NftConfig, most: usize) -> Vec<KernelTable> {
         // A table that is not shown would only take memory and time.
         let dump = (left > 0).then(|| read(config, &table));
         let text = match dump {
-            None => Some("# there is more\n".to_owned()),
-            Some(Ok(dump)) => dump.map(|dump| text(&table, dump, left)),
-            Some(Err(error)) => Some(format!("# cannot be read: {}\n", ErrorChain(&error))),
+            None => Some(KernelTable::CUT.to_owned()),
+            Some(Ok((dump, rules))) => dump.map(|dump| text(&table, dump, &rules, left)),
+            Some(Err(error)) => return KernelTable::unread(table.to_string(), &error),
         };
         left = left.saturating_sub(text.as_ref().map_or(0, String::len));
         KernelTable { name: table.to_string(), text }
@@ -31,13 +32,17 @@ pub(crate) fn dump(config: &NftConfig, most: usize) -> Vec<KernelTable> {
     families.filter(|family| *config.families.get((*family).into())).map(read).collect()
 }
 
-fn read(config: &NftConfig, table: &Table) -> Result<Option<TableDump>, TransportError> {
-    config.transport.open()?.read(table, Elements::Include)
+/// The rules of a table as text, by their handles.
+type Rules = BTreeMap<u64, String>;
+
+fn read(config: &NftConfig, table: &Table) -> Result<(Option<TableDump>, Rules), TransportError> {
+    let dump = config.transport.open()?.read(table, Elements::Include)?;
+    Ok((dump, bytecode::rules(table)?))
 }
 
-/// Writes a table nearly as `nft -f` reads it, rules by their fingerprints alone; not more than
-/// `most` bytes, and the line that goes beyond them.
-fn text(table: &Table, dump: TableDump, most: usize) -> String {
+/// Writes a table nearly as `nft -f` reads it, rules as comments with their expressions; not more
+/// than `most` bytes, and the line that goes beyond them.
+fn text(table: &Table, dump: TableDump, rules: &Rules, most: usize) -> String {
     let mut text = String::new();
     for (name, chain) in dump.chains {
         let mut written = Transaction::new();
@@ -47,10 +52,14 @@ fn text(table: &Table, dump: TableDump, most: usize) -> String {
             ChainBase::Foreign(why) => text.push_str(&format!("# chain {name}: {why}\n")),
         }
         text.push_str(&written.to_string());
-        for rule in chain.rules {
-            let of =
-                rule.fingerprint.map_or("another program".to_owned(), |of| format!("{of:016x}"));
-            text.push_str(&format!("# rule {} of {of}\n", rule.handle));
+        for RuleDump { handle, fingerprint } in chain.rules {
+            if text.len() > most {
+                return text + KernelTable::CUT;
+            }
+            // The rules were read after the table.
+            let rule = rules.get(&handle).map_or("gone", String::as_str);
+            let of = if fingerprint.is_none() { " of another program" } else { "" };
+            text.push_str(&format!("# rule {handle}{of}: {rule}\n"));
         }
     }
     for (name, SetDump { definition, elements, .. }) in dump.sets {
@@ -66,7 +75,7 @@ fn text(table: &Table, dump: TableDump, most: usize) -> String {
         text.push_str(&written.to_string());
         for part in elements.unwrap_or_default().chunks(OF_LINE) {
             if text.len() > most {
-                return text + "# there is more\n";
+                return text + KernelTable::CUT;
             }
             let mut written = Transaction::new();
             let part = part.iter().map(|one| one.element.clone());

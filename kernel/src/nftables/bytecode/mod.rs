@@ -20,6 +20,7 @@ mod memory;
 mod read;
 #[cfg(test)]
 mod tests;
+mod text;
 mod values;
 mod walk;
 
@@ -216,6 +217,17 @@ pub fn fingerprint(slots: impl IntoIterator<Item = Option<(u128, u16)>>) -> u64 
             },
         )
     })
+}
+
+/// Reads the rules of a table in the network namespace of the calling thread, as text by their
+/// handles: one expression after the other, with registers of four bytes by their numbers. Empty if
+/// there is no such table.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn rules(table: &Table) -> Result<BTreeMap<u64, String>, TransportError> {
+    let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
+    Ok(text::read(&mut socket, table)?)
 }
 
 /// A table's bytecode.
