@@ -12,7 +12,7 @@ use switchyard_kernel::{
         gates::ChainPath,
         trace::{BaseChainInfo, RuleInfo, Rulebook},
     },
-    route,
+    route::{self, RoutedBy},
 };
 
 /// The most rules and interfaces that are remembered.
@@ -74,8 +74,8 @@ impl Book {
     }
 
     /// The gateway to a destination; `None` without one, or if it cannot be found out.
-    pub fn next_hop(&self, to: IpAddr, output: u32) -> Option<String> {
-        let found = route::next_hop(to, output).ok().flatten();
+    pub fn next_hop(&self, to: IpAddr, by: RoutedBy, output: u32) -> Option<String> {
+        let found = route::next_hop(to, by, output).ok().flatten();
         found.map(|gateway| gateway.to_string())
     }
 }

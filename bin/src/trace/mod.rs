@@ -36,7 +36,7 @@ use switchyard_kernel::{
     families,
     netlink::Error,
     nftables::trace::{TraceListener, TraceTable, TracedFlow},
-    route,
+    route::{self, RoutedBy},
 };
 
 use self::{
@@ -44,7 +44,7 @@ use self::{
     forecast::{Compared, Forecasts},
     judge::Judge,
     owner::OwnChains,
-    packet::{Fate, Packets, TABLES},
+    packet::{Fate, Packet, Packets, TABLES},
     report::{Line, Report},
 };
 use crate::{
@@ -169,7 +169,9 @@ fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {
             }
             let mut line = Line::new(&packet, agreement, |index| book.interface(index), &own);
             if let Fate::Sent(Some(output)) = packet.fate {
-                line.next_hop = book.next_hop(packet.last.destination.ip(), output);
+                let Packet { first, last, input, mark, .. } = &packet;
+                let by = RoutedBy { source: first.source.ip(), input: *input, mark: *mark };
+                line.next_hop = book.next_hop(last.destination.ip(), by, output);
             }
             let text = report.add(line);
             if is_text {

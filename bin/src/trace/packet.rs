@@ -31,6 +31,8 @@ pub struct Packet {
     pub last: Headers,
     /// The index of the interface through which it came; `None` if the node sent it.
     pub input: Option<u32>,
+    /// Its mark as it was routed, as far as chains have seen it.
+    pub mark: u32,
     /// The base chains of others, in the order of its way.
     pub passes: Vec<Pass>,
     /// Its end.
@@ -166,6 +168,7 @@ impl Packets {
             first: headers,
             last: headers,
             input: event.input,
+            mark: event.mark,
             passes: Vec::new(),
             fate: Fate::Unseen,
             is_incomplete: self.is_losing,
@@ -215,6 +218,7 @@ impl Packet {
             first: headers,
             last: headers,
             input: None,
+            mark: 0,
             passes: Vec::new(),
             fate,
             is_incomplete: false,
@@ -257,6 +261,9 @@ impl Packet {
         let Some(pass) = self.passes.last_mut() else { return };
         if event.chain.table != pass.base.table {
             return;
+        }
+        if pass.info.as_ref().is_some_and(|info| MARKING.contains(&info.hook)) {
+            self.mark = event.mark;
         }
         let name = &event.chain.chain;
         if *name != pass.base.chain && !pass.chains.contains(name) && pass.chains.len() < MOST {

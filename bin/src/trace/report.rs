@@ -54,8 +54,8 @@ pub struct Line {
     pub end: End,
     /// The interface through which it left.
     pub output: Option<String>,
-    /// The gateway behind that, by a look-up of the destination alone; `None` without one, or if it
-    /// cannot be found out.
+    /// The gateway behind that, by a look-up of its own; `None` without one, or if it cannot be found
+    /// out.
     pub next_hop: Option<String>,
     /// The source at the end.
     pub last_source: String,

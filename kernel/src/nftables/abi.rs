@@ -268,6 +268,8 @@ pub mod trace {
     pub const INPUT: u16 = 10;
     /// `NFTA_TRACE_OIF`
     pub const OUTPUT: u16 = 12;
+    /// `NFTA_TRACE_MARK`
+    pub const MARK: u16 = 14;
     /// `NFTA_TRACE_POLICY`
     pub const POLICY: u16 = 16;
     /// `NFT_TRACETYPE_POLICY`

@@ -23,5 +23,5 @@ pub use self::{
     link_type::has_link_type,
     list::{interface_addresses, interface_networks},
     local_delivery::{DeliveryAnnouncements, LocalDelivery},
-    next_hop::next_hop,
+    next_hop::{RoutedBy, next_hop},
 };

@@ -13,6 +13,10 @@ const GET_ROUTE: u16 = 26;
 const HEADER: usize = 12;
 /// `RTA_DST`
 const DESTINATION: u16 = 1;
+/// `RTA_SRC`, `RTA_IIF`, `RTA_MARK`
+const SOURCE: u16 = 2;
+const INPUT: u16 = 3;
+const MARK: u16 = 16;
 /// `RTA_OIF`
 const OUTPUT: u16 = 4;
 /// `RTA_GATEWAY`
@@ -20,35 +24,65 @@ const GATEWAY: u16 = 5;
 /// `RTA_VIA`: a gateway of another family, behind the number of that in two bytes.
 const VIA: u16 = 18;
 
-/// Returns the gateway to an address through the interface with this index, in the calling thread's
-/// network namespace; `None` if the address is reached without one, or there is no such route.
+/// The input of a route look-up, besides the destination.
+#[derive(Clone, Copy, Debug)]
+pub struct RoutedBy {
+    /// The source address.
+    pub source: IpAddr,
+    /// The index of the interface that it came through; `None` if the node sends it.
+    pub input: Option<u32>,
+    /// The mark.
+    pub mark: u32,
+}
+
+/// Returns the gateway of a packet to an address, which leaves through the interface with this
+/// index, in the calling thread's network namespace; `None` if the address is reached without one,
+/// or there is no such route.
 ///
-/// The look-up is by these two alone: a rule on source, mark or incoming interface, or a route over
-/// several gateways, may lead a packet elsewhere.
+/// Rules on ports, and a route over several gateways, may lead the packet elsewhere. Where the
+/// look-up leads to another interface, or the kernel does not take such a packet, the gateway is
+/// that to the address through this interface.
 ///
 /// # Errors
 /// If the kernel refuses or does not answer.
-pub fn next_hop(to: IpAddr, output: u32) -> Result<Option<IpAddr>, Error> {
+pub fn next_hop(to: IpAddr, by: RoutedBy, output: u32) -> Result<Option<IpAddr>, Error> {
+    let number = |number: u32| number.to_ne_bytes().to_vec();
+    let mut way = vec![(SOURCE, octets(by.source)), (MARK, number(by.mark))];
+    way.extend(by.input.map(|input| (INPUT, number(input))));
+    match look_up(to, &way) {
+        Ok(Some((gateway, through))) if through == output => Ok(gateway),
+        _ => Ok(look_up(to, &[(OUTPUT, number(output))])?.and_then(|(gateway, _)| gateway)),
+    }
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+/// Returns the gateway and the interface of a route; `None` if there is no route.
+fn look_up(to: IpAddr, by: &[(u16, Vec<u8>)]) -> Result<Option<(Option<IpAddr>, u32)>, Error> {
     let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
+    let (family, bits) = if to.is_ipv4() { (libc::AF_INET, 32) } else { (libc::AF_INET6, 128) };
+    let from_bits = if by.iter().any(|(kind, _)| *kind == SOURCE) { bits } else { 0 };
     let fill = |w: &mut Writer| {
-        let (family, bits, address) = match to {
-            IpAddr::V4(ip) => (libc::AF_INET, 32, ip.octets().to_vec()),
-            IpAddr::V6(ip) => (libc::AF_INET6, 128, ip.octets().to_vec()),
-        };
-        w.raw(&[family as u8, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        w.attribute(DESTINATION, &address);
-        w.ne32(OUTPUT, output);
+        w.raw(&[family as u8, bits, from_bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        w.attribute(DESTINATION, &octets(to));
+        by.iter().for_each(|(kind, value)| w.attribute(*kind, value));
     };
-    let mut gateway = None;
+    let mut found = None;
     let result = socket.ask(GET_ROUTE, 0, fill, |message| {
         let route = message.attributes(HEADER);
-        let found = route.find_kind(GATEWAY).and_then(|found| address(found.payload));
+        let gateway = route.find_kind(GATEWAY).and_then(|found| address(found.payload));
         let via = || address(route.find_kind(VIA)?.payload.get(2..)?);
-        gateway = found.or_else(via);
+        let through = route.find_kind(OUTPUT).and_then(|index| index.payload.try_into().ok());
+        found = through.map(|index| (gateway.or_else(via), u32::from_ne_bytes(index)));
         Ok(())
     });
     match result {
-        Ok(()) => Ok(gateway),
+        Ok(()) => Ok(found),
         Err(Error::Kernel(error)) if error.errno == libc::ENETUNREACH => Ok(None),
         Err(error) => Err(error),
     }
@@ -71,18 +105,46 @@ mod kernel_tests {
                 "ip route add 10.9.0.0/16 via 10.1.0.2",
                 "ip route add 10.8.0.0/16 via inet6 fd01::2 dev one",
                 "ip route add fd09::/64 via fd01::2",
+                "ip link add in type veth peer name out",
+                "ip link set in up",
+                "ip link set out up",
+                "ip addr add 10.2.0.1/24 dev in",
+                "ip route add 10.9.0.0/16 via 10.1.0.3 table 7",
+                "ip rule add from 10.2.0.9 table 7",
+                "ip rule add fwmark 5 table 7",
             ] {
                 test_netns::run(line);
             }
-            let hop = |to: &str, output| {
-                next_hop(to.parse().unwrap(), output).unwrap().map(|hop| hop.to_string())
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let index = |name: &str| {
+                let has = |index: &u32| interface_name(*index).unwrap().as_deref() == Some(name);
+                (1..99).find(has).unwrap()
             };
-            let is_one = |index: &u32| interface_name(*index).unwrap().as_deref() == Some("one");
-            let one = (1..99).find(is_one).unwrap();
-            assert_eq!(hop("10.9.0.1", one).as_deref(), Some("10.1.0.2"));
-            assert_eq!(hop("10.8.0.1", one).as_deref(), Some("fd01::2"));
-            assert_eq!(hop("fd09::1", one).as_deref(), Some("fd01::2"));
-            assert_eq!((hop("10.1.0.7", one), hop("10.7.0.1", one)), (None, None));
+            let one = index("one");
+            let routed = |to: &str, source: &str, input, mark| {
+                let by = RoutedBy { source: source.parse().unwrap(), input, mark };
+                next_hop(to.parse().unwrap(), by, one).unwrap().map(|hop| hop.to_string())
+            };
+            let hop = |to: &str| {
+                routed(to, if to.contains(':') { "fd01::1" } else { "10.1.0.1" }, None, 0)
+            };
+            assert_eq!(hop("10.9.0.1").as_deref(), Some("10.1.0.2"));
+            assert_eq!(hop("10.8.0.1").as_deref(), Some("fd01::2"));
+            assert_eq!(hop("fd09::1").as_deref(), Some("fd01::2"));
+            assert_eq!((hop("10.1.0.7"), hop("10.7.0.1")), (None, None));
+            // Rules on the source, behind the interface that it came through, and on the mark.
+            let input = Some(index("in"));
+            for (source, input, mark, gateway) in [
+                ("10.2.0.8", input, 0, "10.1.0.2"),
+                ("10.2.0.9", input, 0, "10.1.0.3"),
+                ("10.2.0.8", input, 5, "10.1.0.3"),
+                ("10.1.0.1", None, 5, "10.1.0.3"),
+                // The kernel takes no such packet.
+                ("10.1.0.1", input, 5, "10.1.0.2"),
+            ] {
+                let found = routed("10.9.0.1", source, input, mark);
+                assert_eq!(found.as_deref(), Some(gateway), "{source} {input:?} {mark}");
+            }
         });
     }
 }

@@ -29,6 +29,8 @@ pub struct TraceEvent {
     pub input: Option<u32>,
     /// The index of the interface that the packet leaves through, where `headers` are.
     pub output: Option<u32>,
+    /// The mark of the packet; 0 without one.
+    pub mark: u32,
 }
 
 /// The step of a packet that an event is about.
@@ -150,6 +152,7 @@ fn read(message: Message<'_>) -> Option<TraceEvent> {
             .and_then(|network| headers(network, bytes(trace::TRANSPORT_HEADER))),
         input: number(trace::INPUT),
         output: number(trace::OUTPUT),
+        mark: number(trace::MARK).unwrap_or(0),
     })
 }
 
