@@ -7,11 +7,12 @@ use ipnet::IpNet;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    model::IpFamily,
+    model::{IpFamily, ServiceName},
     proxier::{
-        DegradedPort, ExternalChange, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport,
+        DegradedPort, Drift, ExternalChange, Mode, Monitor, Profile, Proxier, ProxierError,
+        SyncReport,
     },
-    state::{LocalPods, NodeState},
+    state::{LocalPods, NodeState, State},
     transition::Transition,
 };
 #[cfg(target_os = "linux")]
@@ -104,6 +105,14 @@ impl Proxier for UserspaceProxier {
             DegradedPort { port, reason: "its listener panicked, and is opened again".to_owned() }
         }));
         Ok(report)
+    }
+
+    fn compare(
+        &mut self,
+        state: &State,
+        service: &ServiceName,
+    ) -> Result<Option<Drift>, ProxierError> {
+        self.capture.compare(state, service)
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {

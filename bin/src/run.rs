@@ -199,7 +199,7 @@ pub fn run(
         let (engine, flows) = (proxy.handle().inputs(), Some(Arc::default()));
         let nft = backends::nft_config(&settings.backend, supported);
         let tables = (mode == Mode::NFTABLES).then(|| Arc::new(TableReader::new(nft)));
-        let others = Some(Arc::new(OtherTables::new(mode)));
+        let (audits, others) = (Arc::default(), Some(Arc::new(OtherTables::new(mode))));
         let (traffic, seen) = (Arc::clone(traffic), ServiceFlows::default());
         let top = backend.map(|backend| {
             let (metrics, last) = (Arc::clone(&metrics), Default::default());
@@ -208,7 +208,7 @@ pub fn run(
         });
         answer_locally(
             listener,
-            Sources { engine, history, feeds, names, flows, tables, others, top },
+            Sources { engine, history, feeds, names, flows, tables, audits, others, top },
         )
     });
     let failure = node.failure();

@@ -73,7 +73,7 @@ pub(crate) fn plan(
     changes
 }
 
-fn compare_chain(changes: &mut Changes, dump: &Dump, table: Table, chain: Chain) {
+pub(super) fn compare_chain(changes: &mut Changes, dump: &Dump, table: Table, chain: Chain) {
     changes.count_owned(table, chain.rules.len() as i64);
     if dump.chain(table, &chain.name) != Some(&chain.rules) {
         changes.write_chain(table, chain);
@@ -111,7 +111,7 @@ fn compare_shared(
 
 /// Compares the jumps to our chains. Other versions of the program may print jumps in other words;
 /// such jumps are replaced, so that there is always exactly one.
-fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>) {
+pub(super) fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>) {
     for jump in jumps {
         let rules = dump.chain(jump.table, jump.from).unwrap_or_default();
         let mut is_there = false;

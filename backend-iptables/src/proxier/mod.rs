@@ -5,6 +5,7 @@
 //! and each family's changes go to one run of `iptables-restore`. The kernel commits each table's
 //! changes as a whole.
 
+mod compare;
 mod full;
 mod incremental;
 mod refused;
@@ -17,10 +18,10 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    model::{IpFamily, PerFamily},
+    model::{IpFamily, PerFamily, ServiceName},
     proxier::{
-        self, Capabilities, Mode, Profile, Proxier, ProxierError, RefusedAttempt, RefusedParts,
-        RuleCount, SyncReport,
+        self, Capabilities, Drift, Mode, Profile, Proxier, ProxierError, RefusedAttempt,
+        RefusedParts, RuleCount, SyncReport,
     },
     state::{NodeState, State},
     transition::{Before, Transition},
@@ -282,10 +283,7 @@ impl IptablesProxier {
         if let Some(known) = known {
             let expected = incremental::plan(&self.settings, family, known, change);
             for (table, chain) in changes.unexpected(&expected) {
-                report.drift.found(|| {
-                    let table = table.name();
-                    format!("the {family} chain {chain} in {table} was missing, altered or added")
-                });
+                report.drift.found(|| compare::describe(family, table, chain));
             }
         }
         self.commit(programs, &changes, true, report, refused)?;
@@ -378,6 +376,24 @@ impl Proxier for IptablesProxier {
             }
             Err(error) => Err(error.after_attempts(refused)),
         }
+    }
+
+    fn compare(
+        &mut self,
+        state: &State,
+        service: &ServiceName,
+    ) -> Result<Option<Drift>, ProxierError> {
+        let mut drift = Drift::default();
+        let programs = self.tools.iter();
+        for programs in programs.filter(|programs| *self.programmed.get(programs.family())) {
+            let family = programs.family();
+            let context = Context { family, settings: &self.settings, node: &state.node };
+            let dump = programs.save().map_err(|error| {
+                ProxierError::backend(Mode::IPTABLES, "cannot read the tables", error)
+            })?;
+            compare::find(state, service, &context, &dump, &mut drift);
+        }
+        Ok(Some(drift))
     }
 
     /// Removes all rules, as [`clean_up`] does for those of kube-proxy's names.

@@ -61,9 +61,9 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    model::PerFamily,
-    proxier::{Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
-    state::{NodeState, ResolvedServicePort},
+    model::{PerFamily, ServiceName},
+    proxier::{Drift, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
+    state::{NodeState, ResolvedServicePort, State},
     transition::Transition,
 };
 use switchyard_kernel::{
@@ -479,6 +479,14 @@ impl Proxier for IpvsProxier {
                 Err(error)
             }
         }
+    }
+
+    fn compare(
+        &mut self,
+        state: &State,
+        service: &ServiceName,
+    ) -> Result<Option<Drift>, ProxierError> {
+        self.find_drift(state, service)
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {

@@ -14,8 +14,8 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{PerFamily, ServicePortId},
-    proxier::{Mode, Monitor, Proxier, ProxierError, SyncReport},
+    model::{PerFamily, ServiceName, ServicePortId},
+    proxier::{Drift, Mode, Monitor, Proxier, ProxierError, SyncReport},
     state::ResolvedServicePort,
     transition::{DerivedState, Transition},
 };
@@ -188,6 +188,11 @@ impl Rules {
         let requeue_after = self.derived.requeue_after();
         report.requeue_after = report.requeue_after.into_iter().chain(requeue_after).min();
         Ok(())
+    }
+
+    /// Compares the rules of a Service with what was synced.
+    pub(crate) fn compare(&mut self, service: &ServiceName) -> Result<Option<Drift>, ProxierError> {
+        self.proxier.compare(self.derived.state(), service)
     }
 
     /// Removes all rules.

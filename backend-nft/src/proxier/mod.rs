@@ -25,8 +25,10 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    model::{IpFamily, LbAlgorithm, PerFamily},
-    proxier::{self, Capabilities, Mode, Profile, Proxier, ProxierError, RefusedParts, SyncReport},
+    model::{IpFamily, LbAlgorithm, PerFamily, ServiceName},
+    proxier::{
+        self, Capabilities, Drift, Mode, Profile, Proxier, ProxierError, RefusedParts, SyncReport,
+    },
     state::State,
     transition::Transition,
 };
@@ -273,6 +275,19 @@ impl NftProxier {
         Ok(dumps)
     }
 
+    /// Finds the differences of the tables from `state`, which was synced last; `None` if the kernel
+    /// is not known to hold that.
+    fn find_drift(&mut self, state: &State) -> Result<Option<Drift>, TransportError> {
+        let Some(families) = self.last.as_ref().map(|last| last.families) else { return Ok(None) };
+        let config = NftConfig { families, ..self.config.clone() };
+        let dumps = self.read(&config).map_err(|refused| refused.error);
+        self.transport.release();
+        let (dumps, last) = (dumps?, self.last.as_ref());
+        let have = Have::Read { dumps: &dumps, last, swept: self.swept };
+        let (changes, _) = plan(&config, state, have);
+        Ok(last.map(|last| drift::find(&changes, &PerFamily::default(), last)))
+    }
+
     /// Whether the kernel refuses a commit if another program has changed a table since it was
     /// read.
     fn has_generations(&self) -> bool {
@@ -453,6 +468,15 @@ impl Proxier for NftProxier {
             None => Some(DOUBTED_FOR),
         };
         Ok(report)
+    }
+
+    /// Tells all Services' differences together.
+    fn compare(
+        &mut self,
+        state: &State,
+        _service: &ServiceName,
+    ) -> Result<Option<Drift>, ProxierError> {
+        self.find_drift(state).map_err(|error| Self::error("cannot read the tables", error))
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {

@@ -13,7 +13,9 @@ use std::{error::Error, time::Duration};
 use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
-    proxier::{Mode, Monitor, Profile, ProxierError, SyncReport},
+    model::ServiceName,
+    proxier::{Drift, Mode, Monitor, Profile, ProxierError, SyncReport},
+    state::State,
     transition::Transition,
 };
 
@@ -60,6 +62,19 @@ pub(crate) trait Capture: Send {
         change: &Transition<'_>,
         forwarder: &Forwarder,
     ) -> Result<SyncReport, ProxierError>;
+
+    /// Compares what the system holds of a Service of `state` with what was synced, and changes
+    /// nothing; `None` if the capture mode cannot tell.
+    ///
+    /// # Errors
+    /// If the system does not show what it holds.
+    fn compare(
+        &mut self,
+        _state: &State,
+        _service: &ServiceName,
+    ) -> Result<Option<Drift>, ProxierError> {
+        Ok(None)
+    }
 
     /// Removes everything but sockets, which end with the program.
     ///

@@ -18,7 +18,7 @@ use switchyard_core::{
     error::ErrorChain,
     explain::{Explanation, Known, Question, explain},
     model::{Protocol, ServiceName},
-    runner::{Input, Query},
+    runner::{Audit, Input, Query},
     track::Tracker,
 };
 use switchyard_kernel::nftables::gates::NewFlow;
@@ -46,6 +46,7 @@ use crate::{
     config::release,
     local_socket::{send, send_all},
     other_tables::{self, OtherTables},
+    pace::Pace,
 };
 
 /// The longest wait for the engine, which a sync may keep busy.
@@ -124,6 +125,8 @@ pub struct Sources {
     pub flows: Option<Arc<FlowReader>>,
     /// The kernel's tables; `None` if they are not read.
     pub tables: Option<Arc<TableReader>>,
+    /// The pace of comparisons by the backend, in modes whose tables are not read.
+    pub audits: Arc<Pace>,
     /// The tables of other programs; `None` if they are not read.
     pub others: Option<Arc<OtherTables>>,
     /// The sources of [`Top`]; `None` if that is not asked for.
@@ -273,7 +276,7 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
         Question::Address { client, .. } => *client,
         Question::Service { .. } => None,
     };
-    let Explained { mut answer, is_unsynced, expected, addresses } =
+    let Explained { mut answer, is_unsynced, is_synced, expected, addresses } =
         ask(engine, move |known| explained(&question, known)).await?;
     answer.last_change = history.last_change(answer.service.as_deref());
     history.show_ages(&mut answer, Timestamp::now());
@@ -283,8 +286,12 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
     }
     let service = service_of(&answer).filter(|_| !answer.endpoints.is_empty());
     let comparing = async {
-        if let Some((expected, tables)) = expected.zip(sources.tables.clone()) {
-            compare(&mut answer, expected, tables, engine, history).await;
+        match (expected, sources.tables.clone()) {
+            (Some(expected), Some(tables)) => {
+                compare(&mut answer, expected, tables, engine, history).await;
+            }
+            (_, None) if is_synced => audit(&mut answer, &sources.audits, engine).await,
+            _ => {}
         }
     };
     let naming = async { sources.names.of(service.as_ref()?).await };
@@ -324,6 +331,8 @@ struct Explained {
     answer: Explanation,
     /// Whether the kernel lacks a change of the Service.
     is_unsynced: bool,
+    /// Whether the kernel has all changes of the Service and of the node.
+    is_synced: bool,
     /// The Service in the kernel; `None` if that lacks changes, or the answer is about no Service.
     expected: Option<Expected>,
     /// The addresses of the node.
@@ -335,17 +344,44 @@ fn explained(question: &Question, known: &Tracker) -> Explained {
     let answer = explain(question, known);
     let addresses = Known::node(known).addresses;
     let Some(name) = service_of(&answer) else {
-        return Explained { answer, is_unsynced: false, expected: None, addresses };
+        return Explained {
+            answer,
+            is_unsynced: false,
+            is_synced: false,
+            expected: None,
+            addresses,
+        };
     };
     let transition = known.transition();
     let is_synced =
         !transition.ports().any(|port| port.id.name.service == name && is_changed(&port));
-    let (is_unsynced, expected) = match transition.before() {
-        Some(_) if !is_synced => (true, None),
-        Some(_) if !transition.node_changed() => (false, Expected::new(&name, known)),
-        _ => (false, None),
-    };
-    Explained { answer, is_unsynced, expected, addresses }
+    let is_unsynced = transition.before().is_some() && !is_synced;
+    let is_synced = transition.before().is_some() && is_synced && !transition.node_changed();
+    let expected = if is_synced { Expected::new(&name, known) } else { None };
+    Explained { answer, is_unsynced, is_synced, expected, addresses }
+}
+
+/// Has the backend compare what the kernel holds of the Service with what was programmed. Nothing
+/// is added to the answer if the backend cannot tell, or that takes long.
+async fn audit(answer: &mut Explanation, pace: &Arc<Pace>, engine: &Sender<Input>) {
+    let Some(name) = service_of(answer) else { return };
+    let (pace, engine) = (Arc::clone(pace), engine.clone());
+    let comparing = task::spawn_blocking(move || {
+        pace.run(|| {
+            let (result, compared) = oneshot::channel();
+            // The client may have gone.
+            let audit = Audit::new(name, move |found| drop(result.send(found)));
+            engine.blocking_send(Input::Audit(audit)).ok()?;
+            compared.blocking_recv().ok()
+        })
+    });
+    match timeout(WAIT, comparing).await {
+        Ok(Ok(Some(Some(Ok(Some(drift)))))) => answer.set_drift(&drift),
+        Ok(Ok(Some(Some(Err(error))))) => {
+            tracing::debug!(err = %ErrorChain(&error), "Failed to read what is programmed");
+        }
+        _ => {}
+    }
 }
 
 /// Reads what the kernel does with the Service's packets. Nothing is added to the answer if that

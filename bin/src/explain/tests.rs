@@ -77,6 +77,7 @@ fn serve(directory: &Path) -> String {
             names: Default::default(),
             flows: None,
             tables: None,
+            audits: Default::default(),
             others: None,
             top: None,
         },

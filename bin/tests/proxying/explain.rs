@@ -99,13 +99,43 @@ fn a_running_proxy_answers_its_own_user() {
 }
 
 /// Starts a proxy for a Service with one endpoint, 10.0.0.5.
-fn proxy_of_web(namespace: &Namespace, flag: &str) -> (Program, Manifests) {
+fn proxy_of_web(namespace: &Namespace, flags: &[&str]) -> (Program, Manifests) {
     let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
     let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
     let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
-    let program = manifests.start(namespace, &[flag]);
+    let program = manifests.start(namespace, flags);
     namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     (program, manifests)
+}
+
+/// The comparison of each backend is among the tests of them all.
+#[test]
+fn a_backend_is_asked_whether_the_kernel_holds_what_it_programmed() {
+    for mode in ["iptables", "userspace"] {
+        let namespace = Namespace::new();
+        let directory = TempDir::new().unwrap();
+        let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
+        let _proxy = proxy_of_web(&namespace, &[&flag, &format!("--proxy-mode={mode}")]);
+        let ask = || {
+            let output = namespace.switchyard(&["explain", "shop/web", &flag]).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        };
+        let (status, text) = ask();
+        let holds = text.contains("The kernel holds what was programmed. node-1");
+        assert!(status == Some(0) && holds, "{mode}: {text}");
+        if mode == "iptables" {
+            // A chain alone, which the proxy does not look at all the time.
+            let save = || namespace.listing("iptables-save", &["-t", "nat"]);
+            let chains = save();
+            let chain = chains.lines().find_map(|line| line.strip_prefix(":KUBE-SVC-")).unwrap();
+            let chain = format!("KUBE-SVC-{}", chain.split(' ').next().unwrap());
+            namespace.0.output("iptables", &["-t", "nat", "-F", &chain], "").unwrap();
+            let (status, text) = ask();
+            let because = format!("the kernel was changed: the IPv4 chain {chain} in nat");
+            assert!(status == Some(3) && text.contains(&because), "{text}");
+            assert!(!save().contains(&format!("-A {chain} ")), "that is no repair");
+        }
+    }
 }
 
 #[test]
@@ -115,7 +145,7 @@ fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
     inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
     let directory = TempDir::new().unwrap();
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let _proxy = proxy_of_web(&namespace, &flag);
+    let _proxy = proxy_of_web(&namespace, &[&flag]);
     let endpoint = || {
         let arguments = ["explain", "shop/web", "-o", "json", &flag];
         let output = namespace.switchyard(&arguments).output().unwrap();
@@ -157,7 +187,7 @@ fn a_table_that_drops_is_named_with_its_remedy() {
     let inside = &namespace.0;
     let directory = TempDir::new().unwrap();
     let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let _proxy = proxy_of_web(&namespace, &flag);
+    let _proxy = proxy_of_web(&namespace, &[&flag]);
     let ask = |question: &str| {
         let output = namespace.switchyard(&["explain", question, &flag]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())

@@ -70,6 +70,15 @@ pub enum KernelCheck {
         /// The number of those that differ.
         different: usize,
     },
+    /// The kernel holds what was programmed for the Service, by the backend's own comparison.
+    AsProgrammed,
+    /// It does not.
+    #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+    Altered {
+        /// The number of objects (chains, rules, addresses ...) that are missing, altered or too
+        /// many.
+        objects: usize,
+    },
     /// Some of the kernel's rules were not understood, or take too long to evaluate; nothing else
     /// differs.
     #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]

@@ -13,7 +13,10 @@ use super::{
     findings,
     others::{ChainClients, ClosedChain},
 };
-use crate::model::{IpFamily, Protocol};
+use crate::{
+    model::{IpFamily, Protocol},
+    proxier::Drift,
+};
 
 /// The flows to the endpoints of an explanation, counted one after the other.
 #[derive(Clone, Debug, Default)]
@@ -115,14 +118,28 @@ impl Explanation {
             self.not_understood = difference.map(str::to_owned);
         }
         if let (KernelCheck::Differs { different, .. }, Some(because)) = (check, difference) {
-            let more = match different.saturating_sub(1) {
-                0 => String::new(),
-                more => format!("; and {more} more"),
-            };
-            let because = format!("the kernel does otherwise: {because}{more}");
-            self.add_problem(findings::problem(cause::DIFFERS, because));
-            self.verdict = Verdict::Differs;
+            self.set_differing(&format!("the kernel does otherwise: {because}"), different);
         }
+    }
+
+    /// Adds the result of the backend's own comparison with what it programmed for the Service.
+    pub fn set_drift(&mut self, drift: &Drift) {
+        self.kernel = match drift.objects {
+            0 => KernelCheck::AsProgrammed,
+            objects => KernelCheck::Altered { objects },
+        };
+        if let Some(first) = drift.examples.first() {
+            self.set_differing(&format!("the kernel was changed: {first}"), drift.objects);
+        }
+    }
+
+    fn set_differing(&mut self, because: &str, count: usize) {
+        let more = match count.saturating_sub(1) {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        self.add_problem(findings::problem(cause::DIFFERS, format!("{because}{more}")));
+        self.verdict = Verdict::Differs;
     }
 
     /// Adds the chains of other programs that drop connections of the question, of all those that

@@ -24,6 +24,10 @@ impl fmt::Display for Explanation {
                 write!(f, "This is the model; the kernel's rules were not read.")?
             }
             KernelCheck::Same { .. } => write!(f, "The kernel's rules do the same.")?,
+            KernelCheck::AsProgrammed => write!(f, "The kernel holds what was programmed.")?,
+            KernelCheck::Altered { .. } => {
+                write!(f, "This is the model; the kernel does not hold what was programmed.")?
+            }
             KernelCheck::NotUnderstood { .. } => {
                 write!(f, "This is the model; not all of the kernel's rules were understood")?;
                 match &self.not_understood {

@@ -20,7 +20,7 @@ pub use self::{
     profile::Profile,
     report::{DegradedPort, Drift, RuleCount, SyncReport},
 };
-use crate::{config::NodeConfig, transition::Transition};
+use crate::{config::NodeConfig, model::ServiceName, state::State, transition::Transition};
 
 /// An open backend: renders resolved states into its kernel's language.
 ///
@@ -57,6 +57,20 @@ pub trait Proxier: Send {
     /// ([`ProxierError::of_parts`]), so that all else is programmed.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError>;
 
+    /// Compares what the kernel holds of a Service, and of what all Services share, with what was
+    /// synced: `state`. Changes nothing; takes about as long as the comparison of a resync. `None`
+    /// if the backend cannot tell.
+    ///
+    /// # Errors
+    /// If the kernel, or a tool, does not show what it holds.
+    fn compare(
+        &mut self,
+        _state: &State,
+        _service: &ServiceName,
+    ) -> Result<Option<Drift>, ProxierError> {
+        Ok(None)
+    }
+
     /// Removes everything that this backend programs, whichever program programmed it. Needs no
     /// cluster; a second call finds nothing to remove. A later sync has [`Transition::is_resync`]
     /// set.
@@ -90,6 +104,14 @@ impl Proxier for Box<dyn Proxier> {
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         (**self).sync(change).await
+    }
+
+    fn compare(
+        &mut self,
+        state: &State,
+        service: &ServiceName,
+    ) -> Result<Option<Drift>, ProxierError> {
+        (**self).compare(state, service)
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {

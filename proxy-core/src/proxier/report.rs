@@ -6,7 +6,7 @@ use super::RefusedAttempt;
 use crate::model::{IpFamily, ServicePortId};
 
 /// The differences between the kernel and what had been programmed, which a resync found and
-/// repaired.
+/// repaired, or a comparison alone found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
     /// The number of objects (chains, sets, elements ...) that were missing, altered or too many.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Query, RunnerConfig};
+use super::{Audit, Query, RunnerConfig};
 use crate::{config::NodeConfig, objects::Event, proxier::ExternalChange};
 
 /// An input of a running [`Engine`](crate::engine::Engine). Inputs are applied in the order in
@@ -27,6 +27,9 @@ pub enum Input {
     /// A question about what is known, which is answered once everything that arrived before is
     /// resolved, but for what is left of a long list. Changes nothing.
     Query(Query),
+    /// A question about what the kernel holds, answered once what is due is synced. Changes
+    /// nothing.
+    Audit(Audit),
 }
 
 impl From<Event> for Input {

@@ -40,7 +40,7 @@ pub use self::{
     input::Input,
     node_wait::{NodeCheck, NodePatience},
     observer::{EngineEvent, Observer, SyncOutcome},
-    query::Query,
+    query::{Audit, Query},
     timing::{Pace, RunnerConfig},
 };
 use crate::{
@@ -76,6 +76,8 @@ pub struct Runner {
     parts_took: Duration,
     /// Questions that arrived, or wait for the end of the lists.
     queries: Vec<Query>,
+    /// Questions about the kernel that arrived.
+    audits: Vec<Audit>,
     /// The objects that the first sync waits for, as it was reported.
     waits_for: Option<Missing>,
     /// The time at which the oldest change that is not synced arrived.
@@ -123,6 +125,7 @@ impl Runner {
             lists: Lists::default(),
             parts_took: Duration::ZERO,
             queries: Vec::new(),
+            audits: Vec::new(),
             waits_for: None,
             oldest_change: None,
             not_before: Instant::now(),
@@ -228,6 +231,13 @@ impl Runner {
             self.sync().await;
         }
         self.conflicting.remove(Instant::now(), self.mode, &*self.observer);
+        for Audit { service, answer } in mem::take(&mut self.audits) {
+            let synced = self.tracker.transition();
+            answer(match synced.before().is_some() && synced.is_empty() {
+                true => self.proxier.compare(synced.after(), &service),
+                false => Ok(None),
+            });
+        }
     }
 
     fn apply(&mut self, batch: impl Iterator<Item = Input>) {
@@ -252,6 +262,7 @@ impl Runner {
                     }
                     Input::Compare => runner.tracker.request_resync(),
                     Input::Query(query) => runner.queries.push(query),
+                    Input::Audit(audit) => runner.audits.push(audit),
                 }
             }
         });

@@ -1,8 +1,12 @@
-//! Questions about what a runner knows.
+//! Questions about what a runner knows, and about what the kernel holds of it.
 
 use std::fmt;
 
-use crate::track::Tracker;
+use crate::{
+    model::ServiceName,
+    proxier::{Drift, ProxierError},
+    track::Tracker,
+};
 
 /// A function that reads the tracker, on the engine's thread between two syncs: it must not take
 /// long.
@@ -32,5 +36,29 @@ impl Query {
 impl fmt::Debug for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Query")
+    }
+}
+
+/// A question whether the kernel holds what was programmed for a Service
+/// ([`Proxier::compare`](crate::proxier::Proxier::compare)).
+pub struct Audit {
+    pub(super) service: ServiceName,
+    pub(super) answer: Box<dyn FnOnce(Result<Option<Drift>, ProxierError>) + Send>,
+}
+
+impl Audit {
+    /// Creates a question, whose answer is given to `answer`: `None` while there are changes to
+    /// sync, and if the backend cannot tell.
+    pub fn new(
+        service: ServiceName,
+        answer: impl FnOnce(Result<Option<Drift>, ProxierError>) + Send + 'static,
+    ) -> Self {
+        Self { service, answer: Box::new(answer) }
+    }
+}
+
+impl fmt::Debug for Audit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Audit of {}", self.service)
     }
 }

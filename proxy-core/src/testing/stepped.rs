@@ -1,6 +1,9 @@
 //! A tracker and a backend, synced one step at a time.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -84,6 +87,20 @@ impl<P: Proxier> Stepped<P> {
     pub fn full(&mut self) -> SyncReport {
         self.tracker.request_resync();
         self.try_sync().expect("a full sync")
+    }
+
+    /// Compares what the kernel holds of each Service with what was synced, and returns what
+    /// differs; `None` if the backend cannot tell.
+    pub fn compare(&mut self) -> Option<Vec<String>> {
+        let transition = self.tracker.transition();
+        let state = transition.after();
+        let services: BTreeSet<_> = state.service_ports.keys().map(|id| &id.name.service).collect();
+        let mut found = Vec::new();
+        for service in services {
+            let drift = self.proxier.compare(state, service).expect("a comparison")?;
+            found.extend(drift.examples);
+        }
+        Some(found)
     }
 
     /// Puts another backend in place of the one that has synced, as if the proxy had been killed

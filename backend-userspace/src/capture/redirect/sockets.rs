@@ -18,9 +18,11 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    model::{IpFamily, LbAlgorithm, PerFamily, Protocol, ServicePortId},
-    proxier::{DegradedPort, Monitor, Profile, Proxier, ProxierError, RefusedParts, SyncReport},
-    state::{Action, Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort},
+    model::{IpFamily, LbAlgorithm, PerFamily, Protocol, ServiceName, ServicePortId},
+    proxier::{
+        DegradedPort, Drift, Monitor, Profile, Proxier, ProxierError, RefusedParts, SyncReport,
+    },
+    state::{Action, Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, State},
     transition::{DerivedState, Transition},
 };
 use switchyard_kernel::{
@@ -297,6 +299,22 @@ impl Capture for Redirect {
                 Some(report.requeue_after.map_or(RETRY, |after| after.min(RETRY)));
         }
         Ok(report)
+    }
+
+    fn compare(
+        &mut self,
+        _state: &State,
+        service: &ServiceName,
+    ) -> Result<Option<Drift>, ProxierError> {
+        let Some(mut drift) = self.rules.compare(self.derived.state(), service)? else {
+            return Ok(None);
+        };
+        let there = self.device.addresses();
+        let there = there.map_err(failed("cannot list the addresses of the proxy's sockets"))?;
+        for ip in self.bound.lock().difference(&there) {
+            drift.found(|| format!("the address {ip} on {DEVICE}"));
+        }
+        Ok(Some(drift))
     }
 
     fn pause(&mut self) {

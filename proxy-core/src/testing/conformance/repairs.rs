@@ -13,17 +13,22 @@ use crate::{
 };
 
 /// A resync finds what another program has damaged, names it, and repairs it; the backend's own
-/// changes are not drift.
+/// changes are not drift. A comparison finds and names it, and repairs nothing.
 pub fn damage_is_repaired_and_named<S: Subject>(subject: &S) {
     subject.in_namespace(|| {
         let mut proxy = start(subject, node_config());
         proxy.sync(cluster());
         let undisturbed = proxy.full();
         assert!(undisturbed.drift.is_none(), "{undisturbed:?}");
+        assert_eq!(proxy.compare(), Some(vec![]));
         for damage in subject.damages() {
             let (name, good) = (&damage.name, subject.listing());
             damage.inflict();
-            assert_ne!(subject.listing(), good, "{name} does something");
+            let damaged = subject.listing();
+            assert_ne!(damaged, good, "{name} does something");
+            let seen = proxy.compare().expect("the backend can tell");
+            assert!(seen.iter().any(|text| text.contains(damage.drift)), "{name}: {seen:?}");
+            assert_eq!(subject.listing(), damaged, "{name}");
             let report = proxy.full();
             assert!(report.added + report.removed > 0, "{name}: {report:?}");
             let alone = report.drift;
@@ -35,6 +40,7 @@ pub fn damage_is_repaired_and_named<S: Subject>(subject: &S) {
             let is_revisit = report.requeue_after.is_some() && again.added == 0;
             let is_idle = again.bytes == 0 || is_revisit;
             assert!(again.drift.is_none() && is_idle, "{name}: {again:?}");
+            assert_eq!(proxy.compare(), Some(vec![]), "{name}");
 
             // At the same time something else has changed.
             damage.inflict();
