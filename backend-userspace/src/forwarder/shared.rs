@@ -19,7 +19,9 @@ use crate::forwarder::{
     clients::LocalClients,
     counters::Counters,
     ends::Ends,
+    everywhere::Everywhere,
     listener::Listener,
+    loops::Loops,
     panicked::Panicked,
     pipes::Pipes,
     platform::{self, Platform},
@@ -51,8 +53,9 @@ pub struct ForwarderConfig {
     /// The number of threads; by default one for each processor.
     pub threads: Option<usize>,
     /// The most connections and flows at a time; by default, and at most, as many as the limit of
-    /// file descriptors allows, of which a listener needs one, and a connection two, and as the
-    /// memory allows, of which a connection counts for 256 KiB.
+    /// file descriptors allows, of which a listener needs one, or one for each thread while there
+    /// are few listeners, and a connection two, and as the memory allows, of which a connection
+    /// counts for 256 KiB.
     pub connections: Option<usize>,
     /// The most file descriptors that the forwarder takes; by default, all those of the process
     /// except [`spare_descriptors`].
@@ -199,7 +202,20 @@ pub(crate) struct OpenListener {
     pub(crate) shared: Arc<Shared>,
     /// The address that was bound.
     pub(crate) address: SocketAddr,
+    pub(crate) sharing: Sharing,
+    /// The flows, if the listener is for datagrams.
+    pub(crate) everywhere: Arc<Everywhere>,
     serving: RwLock<Arc<Serving>>,
+}
+
+/// The way in which threads share a listener.
+pub(crate) enum Sharing {
+    /// One thread serves it.
+    Alone,
+    /// Each has a socket at the address.
+    Sockets,
+    /// One accepts connections for all.
+    Connections(Arc<Loops>),
 }
 
 /// The target of a listener.
@@ -210,8 +226,15 @@ pub(crate) struct Serving {
 }
 
 impl OpenListener {
-    pub(crate) fn new(shared: &Arc<Shared>, address: SocketAddr, serving: Serving) -> Self {
-        Self { shared: Arc::clone(shared), address, serving: RwLock::new(Arc::new(serving)) }
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        address: SocketAddr,
+        serving: Serving,
+        sharing: Sharing,
+    ) -> Self {
+        let serving = RwLock::new(Arc::new(serving));
+        let everywhere = Arc::default();
+        Self { shared: Arc::clone(shared), address, sharing, everywhere, serving }
     }
 
     /// Returns what the listener serves: read again for each connection and datagram.

@@ -26,6 +26,10 @@ use crate::forwarder::{
 /// as well.
 const DESCRIPTORS: usize = 2;
 
+/// The number of sockets of listeners up to which listeners have one for each thread. Each takes
+/// some 4 KiB of the kernel.
+const FEW_LISTENERS: usize = 4096;
+
 /// The places for connections and flows of all Service ports.
 pub(crate) struct Slots {
     /// The most places, however many descriptors there are.
@@ -181,6 +185,12 @@ impl Slots {
             taken.listeners += 1;
             ListenerSlot(Arc::clone(self))
         })
+    }
+
+    /// Takes a place for one more socket of a listener, as long as all have few.
+    pub(crate) fn take_for_another_socket(self: &Arc<Self>) -> Option<ListenerSlot> {
+        let most = FEW_LISTENERS.min(self.descriptors / 128);
+        if self.listeners() < most { self.take_for_listener() } else { None }
     }
 
     /// The number of listeners that have a place.

@@ -12,6 +12,18 @@ use crate::forwarder::{shared::Shared, tcp};
 /// its own.
 const BACKLOG: i32 = 4096;
 
+/// Whom a socket has its address with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// No other socket.
+    Own,
+    /// No other one yet, as programs notice that listen there, but [`Address::Shared`] ones from
+    /// now on.
+    Shareable,
+    /// Others that are shareable or shared: the system spreads clients over all.
+    Shared,
+}
+
 /// A socket that is bound.
 pub(crate) enum Socket {
     /// TCP, or SCTP one-to-one, which has the same calls.
@@ -25,19 +37,28 @@ impl Socket {
         shared: &Shared,
         protocol: Protocol,
         address: SocketAddr,
+        how: Address,
     ) -> io::Result<Self> {
         let socket = shared.platform.socket(protocol, address)?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
+        if protocol != Protocol::Udp {
+            shared.platform.reuse_address(&socket)?;
+            tcp::tune(shared, protocol, &SockRef::from(&socket));
+            tcp::tune_lasting(shared, protocol, &SockRef::from(&socket));
+        }
+        if how == Address::Shared {
+            shared.platform.share_port(&socket)?;
+        }
+        socket.bind(&address.into())?;
+        if how == Address::Shareable {
+            // Where the system does not allow that, the next socket cannot be bound.
+            let _ = shared.platform.share_port(&socket);
+        }
         if protocol == Protocol::Udp {
-            socket.bind(&address.into())?;
             return Ok(Self::Datagram(UdpSocket::from_std(socket.into())?));
         }
-        shared.platform.reuse_address(&socket)?;
-        tcp::tune(shared, protocol, &SockRef::from(&socket));
-        tcp::tune_lasting(shared, protocol, &SockRef::from(&socket));
-        socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         Ok(Self::Stream(TcpListener::from_std(socket.into())?))
     }

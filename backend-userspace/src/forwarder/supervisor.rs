@@ -12,7 +12,11 @@ use switchyard_core::error::ErrorChain;
 use tokio::time::sleep;
 
 use crate::forwarder::{
-    counters::Counted, rate_limit::RateLimit, shared::OpenListener, socket::Socket, tcp, udp,
+    counters::Counted,
+    rate_limit::RateLimit,
+    shared::{OpenListener, Sharing},
+    socket::{Address, Socket},
+    tcp, udp,
 };
 
 /// The time to wait before a socket is opened again.
@@ -53,7 +57,11 @@ pub(crate) async fn serve(open: Arc<OpenListener>, mut socket: Socket) {
         shared.panicked.add(id);
         socket = loop {
             sleep(PAUSE).await;
-            match Socket::bind(shared, name.protocol, open.address) {
+            let how = match open.sharing {
+                Sharing::Sockets => Address::Shared,
+                Sharing::Alone | Sharing::Connections(_) => Address::Own,
+            };
+            match Socket::bind(shared, name.protocol, open.address, how) {
                 Ok(socket) => break socket,
                 Err(error) => {
                     tracing::debug!(service = %name, err = %ErrorChain(&error), "Cannot listen");
@@ -98,13 +106,13 @@ mod tests {
         let _inside = runtime.enter();
         let mut shared = Shared::new(ForwarderConfig::default());
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let socket = Socket::bind(&shared, Protocol::Udp, any).unwrap();
+        let socket = Socket::bind(&shared, Protocol::Udp, any, Address::Own).unwrap();
         shared.platform = Box::new(Panics::default());
         let shared = Arc::new(shared);
         let endpoint = UdpSocket::bind(any).unwrap();
         let address = socket.address().unwrap();
-        let open =
-            OpenListener::new(&shared, address, serving([endpoint.local_addr().unwrap()], address));
+        let serving = serving([endpoint.local_addr().unwrap()], address);
+        let open = OpenListener::new(&shared, address, serving, Sharing::Alone);
         let serving = runtime.spawn(serve(Arc::new(open), socket));
         let client = UdpSocket::bind(any).unwrap();
         client.send_to(b"?", address).unwrap();

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{runtime::Runtime, task::AbortHandle};
+use tokio::{runtime::Handle, task::AbortHandle};
 
 /// The time to wait for tasks to end. They end at once, unless the threads are overloaded, and then
 /// the caller should not hang.
@@ -36,12 +36,12 @@ impl Future for Running {
 
 impl Task {
     pub(crate) fn start(
-        runtime: &Runtime,
+        thread: &Handle,
         future: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let (running, ended) = channel();
         let running = Running { future: Box::pin(future), _running: running };
-        Self { abort: runtime.spawn(running).abort_handle(), ended }
+        Self { abort: thread.spawn(running).abort_handle(), ended }
     }
 
     /// Ends tasks, and waits until their sockets are closed, so that their addresses can be bound

@@ -1,4 +1,4 @@
-//! The forwarder: its threads, its Service ports, and its listeners.
+//! The forwarder: its Service ports, and its listeners, which its threads serve.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,26 +9,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::{
-    model::{PerFamily, Protocol, ServicePortId},
-    state::ResolvedServicePort,
-};
-use tokio::{
-    runtime::{Builder, Runtime},
-    time::sleep,
-};
-
 use crate::forwarder::{
     clients::LocalClients,
     counters::Counters,
     listener::{ListenError, Listener, TooManyListeners},
+    loops::{Loops, Threads},
     panicked::Panicked,
     port::Port,
-    shared::{ForwarderConfig, OpenListener, Serving, Shared},
-    slots::ListenerSlot,
-    socket::Socket,
+    shared::{ForwarderConfig, OpenListener, Serving, Shared, Sharing},
+    socket::{Address, Socket},
     supervisor,
     task::Task,
+};
+use switchyard_core::{
+    model::{PerFamily, Protocol, ServicePortId},
+    state::ResolvedServicePort,
 };
 
 /// Why a [`Forwarder`] could not be started.
@@ -55,10 +50,6 @@ pub struct Usage {
     pub without_port: u64,
 }
 
-/// The interval of a timer that ends before those that connections set, which are longer. A new
-/// timer that would be the first to end costs a system call, and wakes a thread for nothing.
-const TICK: Duration = Duration::from_millis(200);
-
 /// The interval at which connections are looked at while they are waited for.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -67,13 +58,14 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Forwarder {
     shared: Arc<Shared>,
     state: Mutex<State>,
-    runtime: Option<Runtime>,
+    loops: Arc<Loops>,
+    _threads: Threads,
 }
 
 #[derive(Default)]
 struct State {
     ports: HashMap<ServicePortId, Arc<Port>>,
-    listeners: HashMap<(Protocol, SocketAddr), (Arc<OpenListener>, Task, ListenerSlot)>,
+    listeners: HashMap<(Protocol, SocketAddr), (Arc<OpenListener>, Vec<Task>)>,
 }
 
 impl Forwarder {
@@ -94,22 +86,12 @@ impl Forwarder {
         config: ForwarderConfig,
         counters: &Arc<Counters>,
     ) -> Result<Self, ForwarderError> {
-        let mut builder = Builder::new_multi_thread();
-        if let Some(threads) = config.threads {
-            builder.worker_threads(threads);
-        }
-        let runtime = builder
-            .thread_name("forwarder")
-            .enable_all()
-            .build()
-            .map_err(ForwarderError::Threads)?;
-        runtime.spawn(async {
-            loop {
-                sleep(TICK).await;
-            }
-        });
+        let processors = || thread::available_parallelism().map_or(1, usize::from);
+        let count = config.threads.unwrap_or_else(processors).max(1);
         let shared = Arc::new(Shared::counting(config, Arc::clone(counters)));
-        Ok(Self { shared, state: Mutex::default(), runtime: Some(runtime) })
+        let (loops, _threads) =
+            Loops::start(count, &shared.slots).map_err(ForwarderError::Threads)?;
+        Ok(Self { shared, state: Mutex::default(), loops, _threads })
     }
 
     /// Returns what is open.
@@ -166,7 +148,7 @@ impl Forwarder {
         let mut state = self.lock();
         state.ports.retain(|id, _| !ids.contains(id));
         let is_closed = |open: &OpenListener| ids.contains(open.serving().port.id());
-        let closed = state.listeners.iter().filter(|(_, (open, ..))| is_closed(open));
+        let closed = state.listeners.iter().filter(|(_, (open, _))| is_closed(open));
         let closed: Vec<_> = closed.map(|(place, _)| *place).collect();
         drop(state);
         self.close(closed);
@@ -186,25 +168,63 @@ impl Forwarder {
         let port = state.ports.get(&listener.port).cloned();
         let port = port.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let serving = Serving { port, listener: listener.clone() };
-        if let Some((open, ..)) = state.listeners.get(&(protocol, listener.address)) {
+        if let Some((open, _)) = state.listeners.get(&(protocol, listener.address)) {
             open.change(serving);
             return Ok(open.address);
         }
-        let Some(runtime) = &self.runtime else { return Err(failed(io::ErrorKind::Other.into())) };
-        let _inside = runtime.enter();
-        let slot = self.shared.slots.take_for_listener();
-        let slot = slot.ok_or_else(|| failed(io::Error::other(TooManyListeners)))?;
-        let bind = || {
-            let socket = Socket::bind(&self.shared, protocol, listener.address)?;
-            Ok((socket.address()?, socket))
-        };
-        let (address, socket) = bind().map_err(failed)?;
-        let open = Arc::new(OpenListener::new(&self.shared, address, serving));
-        let task = Task::start(runtime, supervisor::serve(Arc::clone(&open), socket));
-        let place = (protocol, address);
+        let (open, tasks) = self.open(protocol, listener.address, serving).map_err(failed)?;
+        let place = (protocol, open.address);
         self.shared.listening.write().unwrap_or_else(PoisonError::into_inner).insert(place);
-        state.listeners.insert(place, (open, task, slot));
-        Ok(address)
+        state.listeners.insert(place, (open, tasks));
+        Ok(place.1)
+    }
+
+    /// Opens a socket for each thread, or one if there cannot be as many.
+    fn open(
+        &self,
+        protocol: Protocol,
+        address: SocketAddr,
+        serving: Serving,
+    ) -> io::Result<(Arc<OpenListener>, Vec<Task>)> {
+        let Self { shared, loops, .. } = self;
+        let slot = shared.slots.take_for_listener();
+        let slot = slot.ok_or_else(|| io::Error::other(TooManyListeners))?;
+        let mut all = loops.all();
+        let Some(first) = all.next() else { return Err(io::ErrorKind::Other.into()) };
+        let inside = first.enter();
+        let others: Vec<_> = all.collect();
+        // Another program's socket is noticed by the first alone.
+        let is_shared = protocol != Protocol::Sctp && !others.is_empty();
+        let how = if is_shared { Address::Shareable } else { Address::Own };
+        let socket = Socket::bind(shared, protocol, address, how)?;
+        let address = socket.address()?;
+        drop(inside);
+        let mut sockets = vec![(first, slot, socket)];
+        let more = others.iter().filter(|_| is_shared).map_while(|thread| {
+            let slot = shared.slots.take_for_another_socket()?;
+            let _inside = thread.enter();
+            let socket = Socket::bind(shared, protocol, address, Address::Shared).ok()?;
+            Some((*thread, slot, socket))
+        });
+        sockets.extend(more);
+        let sharing = if others.is_empty() {
+            Sharing::Alone
+        } else if sockets.len() > others.len() {
+            Sharing::Sockets
+        } else {
+            sockets.truncate(1);
+            Sharing::Connections(Arc::clone(loops))
+        };
+        let open = Arc::new(OpenListener::new(shared, address, serving, sharing));
+        let start = |(thread, slot, socket)| {
+            let serving = supervisor::serve(Arc::clone(&open), socket);
+            Task::start(thread, async move {
+                let _slot = slot;
+                serving.await;
+            })
+        };
+        let tasks = sockets.into_iter().map(start).collect();
+        Ok((open, tasks))
     }
 
     /// Closes listeners, by the addresses that were bound. TCP connections go on until they end;
@@ -220,7 +240,7 @@ impl Forwarder {
         drop((state, listening));
         let count = closed.len();
         // Without the locks: all wait for the threads at the same time.
-        Task::end_all(closed.into_iter().map(|(_, task, _)| task));
+        Task::end_all(closed.into_iter().flat_map(|(_, tasks)| tasks));
         count
     }
 
@@ -237,9 +257,13 @@ impl Forwarder {
         };
         wait(limit - limit / 10);
         before_closing();
-        let listeners = mem::take(&mut self.lock().listeners);
-        Task::end_all(listeners.into_values().map(|(_, task, _)| task));
+        self.close_all();
         wait(limit);
+    }
+
+    fn close_all(&self) {
+        let listeners = mem::take(&mut self.lock().listeners);
+        Task::end_all(listeners.into_values().flat_map(|(_, tasks)| tasks));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -249,10 +273,6 @@ impl Forwarder {
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        let listeners = mem::take(&mut self.lock().listeners);
-        Task::end_all(listeners.into_values().map(|(_, task, _)| task));
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        self.close_all();
     }
 }

@@ -20,7 +20,7 @@ use crate::forwarder::{
     counters::Counted,
     ends::Ends,
     port::Chosen,
-    shared::{OpenListener, Serving, Shared},
+    shared::{OpenListener, Serving, Shared, Sharing},
     slots::Slot,
 };
 
@@ -43,7 +43,20 @@ pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: Socket
     let id = serving.port.id();
     match shared.slots.take(id, shared.source(client_ip)) {
         Ok(slot) => {
-            tokio::spawn(run(Arc::clone(shared), serving, pool, client, address, slot));
+            let shared = Arc::clone(shared);
+            let run = move |client| run(shared, serving, pool, client, address, slot);
+            let Sharing::Connections(loops) = &open.sharing else {
+                tokio::spawn(run(client));
+                return;
+            };
+            if let (Some(thread), Ok(client)) = (loops.all().next(), client.into_std()) {
+                thread.spawn(async {
+                    // One that the thread has no room for is reset.
+                    if let Ok(client) = TcpStream::from_std(client) {
+                        run(client).await;
+                    }
+                });
+            }
         }
         Err(full) => shared.slots.refuse(id, client_ip, full),
     }

@@ -8,7 +8,10 @@ use std::{
 };
 
 use switchyard_core::{error::ErrorChain, state::PoolKind};
-use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
+use tokio::{
+    net::UdpSocket,
+    sync::mpsc::{UnboundedReceiver, UnboundedSender},
+};
 
 use super::{
     answers::Failure,
@@ -17,10 +20,11 @@ use super::{
 use crate::forwarder::{
     counters::Counted,
     ends::Ends,
+    everywhere::{Everywhere, Wanted},
     port::Port,
     rate_limit::RateLimit,
     shared::{OpenListener, Serving, Shared},
-    slots::{LimitReached, count_down},
+    slots::LimitReached,
 };
 
 /// The time that a flow must have been idle to make room for another.
@@ -32,18 +36,23 @@ const AWAITING: Duration = Duration::from_secs(5);
 /// The time to wait for descriptors, memory or ports to become free.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The flows of one thread.
 pub(super) struct Flows {
     shared: Arc<Shared>,
     context: Context,
     /// Where clients send datagrams.
     address: SocketAddr,
     by_client: HashMap<SocketAddr, Flow>,
-    /// The number of flows of each source.
-    counts: HashMap<IpAddr, usize>,
+    everywhere: Arc<Everywhere>,
+    /// The wishes of other threads, and the sender by which this one is told from them.
+    pub(super) wanted: UnboundedReceiver<Wanted>,
+    this: UnboundedSender<Wanted>,
     /// Flows that may be ended to make room, as of the last look.
     idle: Option<Idle>,
     /// The time until which no flow is started, since the system had no socket.
     paused_until: Option<Instant>,
+    /// The time until which no other thread is asked for room.
+    asked_until: Option<Instant>,
     warned: RateLimit,
 }
 
@@ -60,6 +69,7 @@ impl Flows {
         listener: &Arc<UdpSocket>,
         failures: UnboundedSender<Failure>,
     ) -> Self {
+        let (this, wanted) = open.everywhere.join();
         Self {
             shared: Arc::clone(&open.shared),
             context: Context {
@@ -70,9 +80,12 @@ impl Flows {
             },
             address: open.address,
             by_client: HashMap::new(),
-            counts: HashMap::new(),
+            everywhere: Arc::clone(&open.everywhere),
+            wanted,
+            this,
             idle: None,
             paused_until: None,
+            asked_until: None,
             warned: RateLimit::default(),
         }
     }
@@ -127,8 +140,13 @@ impl Flows {
             Err(UpstreamError::Exhausted(_)) => Some(LimitReached::All),
             Ok(()) | Err(UpstreamError::NoEndpoint) => None,
         };
-        if full.is_some_and(|full| self.make_room(source, full)) {
-            result = self.try_start(&serving.port, pool, ends, source);
+        if let Some(full) = full {
+            if self.make_room(source, full) {
+                result = self.try_start(&serving.port, pool, ends, source);
+            } else {
+                // The client will try again.
+                self.ask(Wanted::new(source, full));
+            }
         }
         match result {
             Ok(()) => {
@@ -156,8 +174,24 @@ impl Flows {
         let slot = self.shared.slots.take(port.id(), source).map_err(UpstreamError::Full)?;
         let flow = Flow::start(&mut self.context, port, pool, ends, slot)?;
         self.by_client.insert(ends.client, flow);
-        *self.counts.entry(source).or_default() += 1;
+        self.everywhere.began(source);
         Ok(())
+    }
+
+    /// Asks the other threads for room, unless this one has asked just now.
+    fn ask(&mut self, wanted: Wanted) {
+        let now = Instant::now();
+        if self.asked_until.is_none_or(|until| until <= now) {
+            self.asked_until = Some(now + PAUSE);
+            self.everywhere.ask_next(&self.this, wanted);
+        }
+    }
+
+    /// Makes room for a flow of another thread, or asks the next.
+    pub(super) fn make_room_for(&mut self, wanted: Wanted) {
+        if !self.make_room(wanted.source, wanted.full) {
+            self.everywhere.ask_next(&self.this, wanted);
+        }
     }
 
     /// Ends an idle flow of the client, or else of a client who has more flows, so that a client
@@ -176,7 +210,7 @@ impl Flows {
         let own = idle.of_source.get_mut(&source);
         let mut found = own.and_then(|own| first(own, |flow| is_idle(*flow)));
         if found.is_none() && full != LimitReached::Client {
-            let own = self.counts.get(&source).copied().unwrap_or(0);
+            let own = self.everywhere.count(source);
             let of_more = idle.all.front().is_some_and(|(count, _)| *count > own);
             if of_more {
                 found = first(&mut idle.all, |(_, flow)| is_idle(*flow)).map(|(_, flow)| flow);
@@ -200,8 +234,8 @@ impl Flows {
         for (client, flow) in &idle {
             of_source.entry(flow.source()).or_default().push_back(**client);
         }
-        let count = |flow: &Flow| self.counts.get(&flow.source()).copied();
-        let all = idle.iter().map(|(client, flow)| (count(flow).unwrap_or(0), **client));
+        let count = |flow: &Flow| self.everywhere.count(flow.source());
+        let all = idle.iter().map(|(client, flow)| (count(flow), **client));
         let mut all: Vec<(usize, SocketAddr)> = all.collect();
         all.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
         Idle { of_source, all: all.into() }
@@ -259,11 +293,11 @@ impl Flows {
     }
 
     fn retain(&mut self, mut stays: impl FnMut(&mut Flow) -> bool) {
-        let Self { by_client, counts, .. } = self;
+        let Self { by_client, everywhere, .. } = self;
         by_client.retain(|_, flow| {
             let stays = stays(flow);
             if !stays {
-                count_down(counts, flow.source());
+                everywhere.ended(flow.source());
             }
             stays
         });
@@ -271,8 +305,14 @@ impl Flows {
 
     fn end(&mut self, client: SocketAddr) -> bool {
         let Some(ended) = self.by_client.remove(&client) else { return false };
-        count_down(&mut self.counts, ended.source());
+        self.everywhere.ended(ended.source());
         true
+    }
+}
+
+impl Drop for Flows {
+    fn drop(&mut self) {
+        self.retain(|_| false);
     }
 }
 
@@ -286,7 +326,10 @@ mod tests {
     use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
 
     use super::*;
-    use crate::forwarder::{shared::ForwarderConfig, udp::tests::serving};
+    use crate::forwarder::{
+        shared::{ForwarderConfig, Sharing},
+        udp::tests::serving,
+    };
 
     #[test]
     fn a_client_with_its_share_of_flows_ends_none_of_others() {
@@ -298,7 +341,7 @@ mod tests {
         let address = SocketAddr::from(([127, 0, 0, 1], 53));
         let served = || serving([endpoint.local_addr().unwrap()], address);
         let serving = served();
-        let open = OpenListener::new(&shared, address, served());
+        let open = OpenListener::new(&shared, address, served(), Sharing::Alone);
         let listener = runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap();
         let mut flows = Flows::new(&open, &Arc::new(listener), unbounded_channel().0);
 
@@ -326,7 +369,7 @@ mod tests {
         refusing.connect(refusing.local_addr().unwrap()).unwrap();
         let [refuses, takes] = [&refusing, &taking].map(|socket| socket.local_addr().unwrap());
         let address = SocketAddr::from(([127, 0, 0, 1], 53));
-        let open = OpenListener::new(&shared, address, serving([refuses], address));
+        let open = OpenListener::new(&shared, address, serving([refuses], address), Sharing::Alone);
         let listener = Arc::new(runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap());
         let count = |counted| shared.counters.get(counted);
 

@@ -1,8 +1,10 @@
 //! UDP flows: the datagrams of a client, and the answers.
 //!
 //! The listener's task receives what clients send, and sends it on by the flow's own socket, which
-//! is connected to the flow's endpoint. Each flow has a small task that sends answers back. Nothing
-//! waits for a socket that cannot take a datagram now: the datagram is dropped, as routers do.
+//! is connected to the flow's endpoint. Each flow has a small task that sends answers back. Each
+//! thread has a socket of the listener and flows of its own, where the system allows that: it
+//! spreads clients by their addresses and ports, so that a flow stays in its thread. Nothing waits
+//! for a socket that cannot take a datagram now: the datagram is dropped, as routers do.
 
 mod answers;
 mod buffer;
@@ -65,6 +67,7 @@ pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
                 }
             }
             Some(failure) = failed.recv() => flows.endpoint_failed(failure),
+            Some(wanted) = flows.wanted.recv() => flows.make_room_for(wanted),
             _ = changes.changed() => flows.end_unserved(&port),
             _ = tick.tick(), if !flows.is_empty() => flows.tick(Instant::now(), idle),
         }

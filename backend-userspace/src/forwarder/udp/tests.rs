@@ -13,7 +13,7 @@ use super::*;
 use crate::forwarder::{
     listener::Listener,
     port::Port,
-    shared::{BUFFER, ForwarderConfig, Serving, Shared},
+    shared::{BUFFER, ForwarderConfig, Serving, Shared, Sharing},
 };
 
 /// The target of a listener at `address`, with these endpoints.
@@ -62,7 +62,7 @@ fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
         client.send_to(b"x", address).unwrap();
     }
     let serving = serving([endpoint.local_addr().unwrap()], address);
-    let open = Arc::new(OpenListener::new(&shared, address, serving));
+    let open = Arc::new(OpenListener::new(&shared, address, serving, Sharing::Alone));
     let turns = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let served = serve(open, UdpSocket::from_std(listener).unwrap());
         let served = tokio::spawn(served);
@@ -99,7 +99,7 @@ fn a_turn_is_bounded_in_datagrams_rather_than_in_buffers() {
         shared.platform.receive_together(&SockRef::from(&*listener));
         let address = listener.local_addr().unwrap();
         let serving = || serving([endpoint.local_addr().unwrap()], address);
-        let open = OpenListener::new(&shared, address, serving());
+        let open = OpenListener::new(&shared, address, serving(), Sharing::Alone);
         let mut flows = Flows::new(&open, &listener, mpsc::unbounded_channel().0);
         let (client, two): (_, [&[u8]; 2]) = (SockRef::from(&client), [b"x", b"y"]);
         for _ in 0..BUFFERS {

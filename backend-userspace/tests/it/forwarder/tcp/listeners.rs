@@ -14,7 +14,7 @@ use switchyard_core::{
 };
 use switchyard_userspace::forwarder::{Forwarder, Listener, LocalClients};
 
-use crate::forwarder::support::*;
+use crate::forwarder::support::{self, *};
 
 /// A Service port with an endpoint in each pool, and a listener for it that is not open yet.
 fn with_both_pools() -> (Forwarder, Listener) {
@@ -135,6 +135,30 @@ fn an_address_that_is_taken_is_reported() {
     listener.address = taken.local_addr().unwrap();
     let error = forwarder.listen(&listener).unwrap_err();
     assert_eq!(error.source.kind(), ErrorKind::AddrInUse);
+    // The threads of one forwarder share an address, those of two do not.
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let web = id("web", protocol);
+        let open = |forwarder: &Forwarder, address| {
+            forwarder.serve(&Arc::new(service(&web, &[])));
+            forwarder.listen(&Listener { address, ..support::listener(&web) })
+        };
+        let address = open(&forwarder, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let error = open(&support::forwarder(|_| {}), address).unwrap_err();
+        assert_eq!(error.source.kind(), ErrorKind::AddrInUse);
+    }
+}
+
+#[test]
+fn where_descriptors_are_few_one_thread_accepts_for_all() {
+    let forwarder = forwarder(|config| config.descriptors = Some(24));
+    let to = serve(&forwarder, "web", &[echo("a")]);
+    let mut clients = [(); 3].map(|()| connect(to));
+    for client in &mut clients {
+        expect(client, "a");
+        client.write_all(b"?").unwrap();
+        expect(client, "?");
+    }
+    assert_eq!(forwarder.usage().connections, 3);
 }
 
 #[test]
