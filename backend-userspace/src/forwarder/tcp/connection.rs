@@ -1,6 +1,7 @@
 //! One connection, from its client's arrival to its end.
 
 use std::{
+    io::{self, Read},
     net::{Shutdown, SocketAddr},
     sync::Arc,
 };
@@ -14,6 +15,7 @@ use super::{
     copy::{Ending, copy},
     delivery::{Delivery, delivered, taken},
     header::header,
+    ready_io::with_buffer,
     release, tune, tune_lasting,
 };
 use crate::forwarder::{
@@ -23,6 +25,9 @@ use crate::forwarder::{
     shared::{OpenListener, Serving, Shared, Sharing},
     slots::Slot,
 };
+
+/// The most bytes that are read before there is an endpoint.
+const FIRST: usize = 4096;
 
 /// Starts a task for the connection of a client, if the client may have it.
 pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: SocketAddr) {
@@ -73,9 +78,9 @@ async fn run(
     let protocol = serving.port.id().name.protocol;
     // Most of a connection's life is that of `copy`, whose task should not be as big as that.
     let starting = Box::pin(start(&shared, &serving, pool, &client, address));
-    let Some(Started { endpoint, header, _chosen }) = starting.await else { return };
+    let Some(Started { endpoint, first, _chosen }) = starting.await else { return };
     drop(serving);
-    match copy(&shared, protocol, &client, &endpoint, header).await {
+    match copy(&shared, protocol, &client, &endpoint, first).await {
         Ending::Complete => {
             for (end, other) in [(&client, &endpoint), (&endpoint, &client)] {
                 if is_pending(&shared, end) {
@@ -116,8 +121,8 @@ fn is_pending(shared: &Shared, end: &TcpStream) -> bool {
 /// A connection that an endpoint has taken.
 struct Started {
     endpoint: TcpStream,
-    /// The bytes sent to the endpoint first.
-    header: Vec<u8>,
+    /// The bytes to send to the endpoint first.
+    first: Vec<u8>,
     _chosen: Chosen,
 }
 
@@ -138,12 +143,28 @@ async fn start(
         serving.listener.address
     };
     let ends = Ends { client: address, destination, is_shown: serving.listener.shows_clients() };
+    let version = serving.port.proxy_protocol().filter(|_| protocol == Protocol::Tcp);
+    let mut first = version.map_or(Vec::new(), |version| header(version, ends));
+    let of_client =
+        if protocol == Protocol::Tcp { read_first(client, &mut first).ok()? } else { 0 };
     let (endpoint, _chosen) = select! {
-        endpoint = connect(shared, &serving.port, pool, ends) => endpoint?,
+        endpoint = connect(shared, &serving.port, pool, ends, !first.is_empty()) => endpoint?,
         // The client has reset the connection. One that only sends no more may still read.
         _ = client.ready(Interest::ERROR) => return None,
     };
-    let version = serving.port.proxy_protocol().filter(|_| protocol == Protocol::Tcp);
-    let header = version.map_or(Vec::new(), |version| header(version, ends));
-    Some(Started { endpoint, header, _chosen })
+    shared.counters.add(Counted::BytesIn, of_client as u64);
+    Some(Started { endpoint, first, _chosen })
+}
+
+/// Appends what a client has sent already, which then takes no packet, and wakes no endpoint, of
+/// its own. Returns how many bytes that was.
+fn read_first(client: &TcpStream, first: &mut Vec<u8>) -> io::Result<usize> {
+    with_buffer(|buffer| match (&*SockRef::from(client)).read(&mut buffer[..FIRST]) {
+        Ok(read) => {
+            first.extend_from_slice(&buffer[..read]);
+            Ok(read)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        Err(error) => Err(error),
+    })
 }
