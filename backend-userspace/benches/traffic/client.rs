@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, TcpStream, UdpSocket},
+    path::Path,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
@@ -32,10 +33,10 @@ pub fn run() {
             Vec::new()
         }
         "bulk" => vec![bulk(word(words), word(words))],
-        "short" => vec![short(word(words))],
+        "short" => short(word(words)).into(),
         "latency" => latency(word(words)).into(),
-        "datagrams" => vec![datagrams(word(words), 1, 100)],
-        "bursts" => vec![datagrams(word(words), BURST, 1200)],
+        "datagrams" => datagrams(word(words), 1, 100).into(),
+        "bursts" => datagrams(word(words), BURST, 1200).into(),
         // So many connections, which stay idle; none ends those.
         "idle" => {
             let to = word(words);
@@ -69,8 +70,9 @@ fn bulk(to: Ipv4Addr, connections: usize) -> f64 {
     })
 }
 
-/// The connections that in a second are made, each for one byte and its answer.
-fn short(to: Ipv4Addr) -> f64 {
+/// The connections that in a second are made, each for one byte and its answer, and the time that
+/// each takes here.
+fn short(to: Ipv4Addr) -> [f64; 2] {
     let begun = Instant::now();
     let count = || {
         let mut count = 0;
@@ -84,11 +86,18 @@ fn short(to: Ipv4Addr) -> f64 {
         }
         count
     };
-    let count: usize = thread::scope(|scope| {
-        let threads: Vec<_> = (0..CONNECTING).map(|_| scope.spawn(count)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    counted(CONNECTING, begun, count)
+}
+
+/// The number that threads count in a second, and the time of threads for each.
+fn counted(threads: usize, begun: Instant, count: impl Fn() -> usize + Sync) -> [f64; 2] {
+    let timed = || [count() as f64, hosts::time(Path::new("/proc/thread-self"))];
+    let [count, time] = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(timed)).collect();
+        let counts = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        counts.fold([0.0; 2], |sum, of_thread| [0, 1].map(|i| sum[i] + of_thread[i]))
     });
-    count as f64 / begun.elapsed().as_secs_f64()
+    [count / begun.elapsed().as_secs_f64(), time / count]
 }
 
 /// The time that an answer takes, by one connection, in seconds: the median and the 99th
@@ -118,9 +127,9 @@ fn exchange(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 64]).expect("an answer");
 }
 
-/// The number of datagrams a second that are answered. Each thread sends so many of this size by
-/// each of its sockets, and then waits for all answers.
-fn datagrams(to: Ipv4Addr, burst: usize, size: usize) -> f64 {
+/// The number of datagrams a second that are answered, and the time that each takes here. Each
+/// thread sends so many of this size by each of its sockets, and then waits for all answers.
+fn datagrams(to: Ipv4Addr, burst: usize, size: usize) -> [f64; 2] {
     let begun = Instant::now();
     let exchange = || {
         let socket = || {
@@ -144,11 +153,7 @@ fn datagrams(to: Ipv4Addr, burst: usize, size: usize) -> f64 {
         }
         answers
     };
-    let answers: usize = thread::scope(|scope| {
-        let threads: Vec<_> = (0..SENDING).map(|_| scope.spawn(exchange)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
-    });
-    answers as f64 / begun.elapsed().as_secs_f64()
+    counted(SENDING, begun, exchange)
 }
 
 /// The median and the 99th percentile, in seconds.

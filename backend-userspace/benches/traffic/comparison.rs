@@ -29,8 +29,9 @@ const WAYS: [(Option<&str>, &str); 6] = [
 ];
 
 /// A measurement, and how many of its units are shown as one. The time of a proxy is that of its
-/// process alone, whatever else the machine does.
-const COLUMNS: [(&str, f64); 10] = [
+/// process alone, whatever else the machine does; that of the ends is the client's and the
+/// endpoint's, which is the load's part of the machine.
+const COLUMNS: [(&str, f64); 13] = [
     ("1 conn., MB/s", 1e6),
     ("8 conn., MB/s", 1e6),
     ("connections/s", 1.0),
@@ -39,8 +40,11 @@ const COLUMNS: [(&str, f64); 10] = [
     ("datagrams/s", 1.0),
     ("in bursts/s", 1.0),
     ("us of CPU/conn.", 1e-6),
+    ("of the ends", 1e-6),
     ("us of CPU/answer", 1e-6),
+    ("of the ends", 1e-6),
     ("in a burst", 1e-6),
+    ("of the ends", 1e-6),
 ];
 
 pub fn run() {
@@ -63,20 +67,23 @@ pub fn run() {
             if let Some(proxy) = &mut proxy {
                 let () = proxy.ask("services 1");
             }
-            let client = &mut hosts.client;
+            let (client, endpoints) = (&mut hosts.client, &hosts.endpoints);
             let [one, eight] = [1, 8].map(|count| client.ask::<f64>(format!("bulk {to} {count}")));
             let is_proxy = matches!(*way, Some(PLAIN | HAPROXY | REDIRECT | ADDRESSES));
             let time = || proxy.as_ref().filter(|_| is_proxy).map_or(f64::NAN, Process::time);
-            // The number in a second, and the time that the proxy takes for each.
-            let mut costly = |what: &str| -> [f64; 2] {
-                let before = time();
-                let number: f64 = client.ask(format!("{what} {to}"));
-                [number, (time() - before) / (number * TIME.as_secs_f64())]
+            // The number in a second, and the times that the proxy and both ends take for each.
+            let mut costly = |what: &str| -> [f64; 3] {
+                let before = [time(), endpoints.time()];
+                let [number, of_client]: [f64; 2] = client.ask(format!("{what} {to}"));
+                let each = |after: f64, before| (after - before) / (number * TIME.as_secs_f64());
+                let of_endpoint = each(endpoints.time(), before[1]);
+                [number, each(time(), before[0]), of_client + of_endpoint]
             };
-            let [short, time_of_short] = costly("short");
+            let [short, time_of_short, ends_of_short] = costly("short");
             let is_udp = !matches!(*way, Some(PLAIN | HAPROXY));
-            let mut udp = |what| if is_udp { costly(what) } else { [f64::NAN; 2] };
-            let ([single, of_single], [burst, in_burst]) = (udp("datagrams"), udp("bursts"));
+            let mut udp = |what| if is_udp { costly(what) } else { [f64::NAN; 3] };
+            let [single, of_single, ends_of_single] = udp("datagrams");
+            let [burst, in_burst, ends_in_burst] = udp("bursts");
             let [median, worst]: [f64; 2] = client.ask(format!("latency {to}"));
             measured.push([
                 one,
@@ -87,8 +94,11 @@ pub fn run() {
                 single,
                 burst,
                 time_of_short,
+                ends_of_short,
                 of_single,
+                ends_of_single,
                 in_burst,
+                ends_in_burst,
             ]);
             let is_measured = is_proxy && *way != Some(HAPROXY) && round == 0;
             if let (true, Some(proxy)) = (is_measured, &proxy) {

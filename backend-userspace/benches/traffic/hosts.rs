@@ -5,6 +5,7 @@ use std::{
     env, fmt, fs,
     io::{self, BufRead, BufReader, Write},
     net::Ipv4Addr,
+    path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     str::FromStr,
 };
@@ -48,7 +49,7 @@ pub const ECHO: u16 = 5003;
 /// Client and endpoints, connected to the node that this thread is.
 pub struct Hosts {
     pub client: Process,
-    _endpoints: Process,
+    pub endpoints: Process,
 }
 
 impl Hosts {
@@ -56,7 +57,7 @@ impl Hosts {
         run("ip link set lo up");
         sysctl("net/ipv4/ip_forward", "1");
         local_ports();
-        Self { client: attach(CLIENT, 1), _endpoints: attach(ENDPOINTS, 2) }
+        Self { client: attach(CLIENT, 1), endpoints: attach(ENDPOINTS, 2) }
     }
 }
 
@@ -140,11 +141,7 @@ impl Process {
         let children = children.expect("the process runs");
         let all = children.split_whitespace().map(str::to_owned).chain([pid.to_string()]);
         let tasks = all.flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).expect("tasks"));
-        let times = tasks.map(|task| {
-            let stat = fs::read_to_string(task.expect("a task").path().join("schedstat"));
-            word::<f64>(&mut stat.unwrap_or_else(|_| "0".to_owned()).split_whitespace())
-        });
-        times.sum::<f64>() / 1e9
+        tasks.map(|task| time(&task.expect("a task").path())).sum()
     }
 
     /// The memory that the process has, in bytes: its resident set.
@@ -162,6 +159,12 @@ impl Drop for Process {
         drop(self.requests.take());
         let _ = self.child.wait();
     }
+}
+
+/// The time that processors have run a thread, in seconds, by its directory in `/proc`.
+pub fn time(thread: &Path) -> f64 {
+    let stat = fs::read_to_string(thread.join("schedstat")).unwrap_or_else(|_| "0".to_owned());
+    word::<f64>(&mut stat.split_whitespace()) / 1e9
 }
 
 /// The answer of a process: a line of numbers.

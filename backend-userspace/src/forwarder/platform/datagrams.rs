@@ -1,5 +1,8 @@
 //! Datagrams by the handful: recvmmsg(2), and those of one flow in one buffer (udp(7), `UDP_GRO`
 //! and `UDP_SEGMENT`), which the kernel leads to and from the network as one.
+//!
+//! The crate `quinn-udp` does that for QUIC: its sockets forbid fragments (`IP_PMTUDISC_PROBE`) and
+//! queue errors (`IP_RECVERR`), and it sends what is in one buffer.
 
 use std::{
     array,
