@@ -5,19 +5,40 @@
 //! It leaves out our own commits, so that listening costs nothing until another program touches a
 //! table of ours.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use async_trait::async_trait;
 use switchyard_core::proxier::{self, ExternalChange, Mode, ProxierError};
-use switchyard_kernel::nftables::netlink::Listener;
+use switchyard_kernel::nftables::netlink::{Listener, Touched};
+
+/// The objects that other programs have changed, which the monitor notes and a resync takes.
+#[derive(Clone, Default)]
+pub(crate) struct Noted(Arc<Mutex<Touched>>);
+
+impl Noted {
+    fn add(&self, touched: Touched) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(touched);
+    }
+
+    /// Takes everything that was noted.
+    pub(crate) fn take(&self) -> Touched {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// A monitor of our tables.
-pub(crate) struct Monitor(pub(crate) Listener);
+pub(crate) struct Monitor {
+    pub(crate) listener: Listener,
+    pub(crate) noted: Noted,
+}
 
 #[async_trait]
 impl proxier::Monitor for Monitor {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
-        let author = self.0.changed().await.map_err(|error| {
+        let (author, touched) = self.listener.changed().await.map_err(|error| {
             ProxierError::backend(Mode::NFTABLES, "cannot watch the tables", error)
         })?;
+        self.noted.add(touched);
         Ok(ExternalChange::Changed { by: Some(author.to_string()) })
     }
 

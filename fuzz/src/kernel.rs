@@ -89,7 +89,7 @@ pub fn notices(bytes: &[u8]) {
     replay(traffic, || {
         let tables = [Family::Ip, Family::Ip6].map(|family| Table::new(family, "kube-proxy"));
         let mut listener = Listener::open(&[], tables.to_vec()).unwrap();
-        if let Some(Ok(author)) = poll(listener.changed()) {
+        if let Some(Ok((author, _))) = poll(listener.changed()) {
             let _ = author.to_string();
         }
     });

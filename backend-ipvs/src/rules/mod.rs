@@ -177,7 +177,7 @@ impl Rules {
             match self.proxier.sync(&self.derived.transition()).await {
                 Ok(done) => {
                     self.derived.mark_synced(done.requeue_after);
-                    add(report, done);
+                    report.add(done);
                 }
                 Err(error) => {
                     self.derived.request_resync();
@@ -211,21 +211,4 @@ fn gone(before: &ResolvedServicePort, after: &ResolvedServicePort) -> BTreeSet<S
     let pools = [&before.cluster, &before.local, &before.draining];
     let known = pools.into_iter().flat_map(|pool| here(pool)).map(|endpoint| endpoint.address);
     known.filter(|address| !after.serves(*address)).collect()
-}
-
-/// Adds what was done about rules to the report of a sync.
-fn add(report: &mut SyncReport, done: SyncReport) {
-    report.added += done.added;
-    report.removed += done.removed;
-    report.bytes += done.bytes;
-    report.messages += done.messages;
-    report.commit += done.commit;
-    report.waited += done.waited;
-    report.degraded.extend(done.degraded);
-    report.cleanup_failed |= done.cleanup_failed;
-    report.drift.objects += done.drift.objects;
-    report.drift.examples.extend(done.drift.examples);
-    report.rules.extend(done.rules);
-    report.warnings.extend(done.warnings);
-    report.refused.extend(done.refused);
 }

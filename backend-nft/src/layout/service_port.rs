@@ -245,6 +245,15 @@ impl PortObjects {
     }
 }
 
+/// The part of keys by which packets find all that leads them from a frontend
+/// ([`TableSet::frontend`]).
+pub(crate) fn frontend_key(frontend: &Frontend) -> Key {
+    match frontend.at.ip() {
+        Some(ip) => Key::new().address(ip),
+        None => Key::new().port(frontend.port),
+    }
+}
+
 /// The comment that names the Service port of an element.
 fn comment(port: &ResolvedServicePort) -> String {
     let mut comment = port.id.name.to_string();

@@ -3,12 +3,15 @@
 //! A sync has one [`plan`]. It trusts that the kernel holds what was synced last ([`last_synced`])
 //! where that is known, and otherwise compares what it reads: at the start, after a failure, and on
 //! request. The plan makes [`changes`], which become transactions for both families, in [`parts`].
-//! [`drift`] reports what other programs had changed.
+//! [`drift`] reports what other programs had changed; where that is known beforehand, [`mend`]
+//! repairs it at once.
 
 mod changes;
 mod clients;
 mod drift;
+mod known;
 mod last_synced;
+mod mend;
 mod parts;
 mod plan;
 mod refused;
@@ -39,6 +42,7 @@ use switchyard_kernel::nftables::{
 use self::{
     changes::Changes,
     last_synced::LastSynced,
+    mend::Mending,
     parts::{Part, Parts},
     plan::{Have, plan},
     sweeper::{Sweep, Sweeper},
@@ -86,6 +90,8 @@ pub struct NftProxier {
     own_ports: Vec<u32>,
     /// The contents of the kernel besides the state that was synced; `None` if unknown.
     last: Option<LastSynced>,
+    /// Changes by other programs that are known before a comparison.
+    mending: Mending,
     /// The families whose clients were swept since endpoints left, though `last` is unknown.
     swept: PerFamily<bool>,
     /// The age at which unused chains are deleted.
@@ -136,6 +142,7 @@ impl NftProxier {
             sweeper,
             own_ports,
             last: None,
+            mending: Mending::default(),
             swept: PerFamily::default(),
             stale_for: STALE_FOR,
             hashes: true,
@@ -189,6 +196,7 @@ impl NftProxier {
         config: &NftConfig,
         change: &Transition<'_>,
     ) -> Result<SyncReport, ProxierError> {
+        self.mend(config, change);
         let mut attempt = 1;
         let result = loop {
             let expected = attempt < ATTEMPTS;
@@ -243,10 +251,13 @@ impl NftProxier {
         self.sweeper.keep(&sweeps);
         self.commit(parts, generation, &mut report)?;
         self.last = expected.then(|| LastSynced::new(config.families, update));
+        self.mending.compared_at = generation;
         self.swept = PerFamily::default();
         self.delete_unused_chains();
         self.sweeper.sweep(sweeps);
-        Ok(report)
+        let mut mended = std::mem::take(&mut self.mending.mended);
+        mended.add(report);
+        Ok(mended)
     }
 
     /// Reads the tables. If that fails in one family alone, the error names the family.
@@ -494,7 +505,7 @@ impl Proxier for NftProxier {
             &self.own_ports,
             self.config.families().map(|family| self.config.table(family)).collect(),
         ) {
-            Ok(listener) => Some(Box::new(Monitor(listener))),
+            Ok(listener) => Some(Box::new(Monitor { listener, noted: self.mending.noted.clone() })),
             Err(error) => {
                 tracing::warn!(
                     err = %ErrorChain(&error),

@@ -21,7 +21,7 @@ use switchyard_core::{model::PerFamily, proxier::SyncReport, state::State};
 use switchyard_kernel::nftables::{ChainName, Element, Family, Key, Table, Transaction};
 
 use super::changes::{Changes, TableChange};
-use crate::layout::{NftConfig, table::TableSet};
+use crate::layout::{NftConfig, service_port, table::TableSet};
 
 /// The most changes of elements that are not divided. Transactions of a sync that is divided begin
 /// with half as many, and have from a quarter to twice as many: where the kernel validates many
@@ -360,10 +360,7 @@ fn by_rank<T>(mut items: Vec<T>, rank: impl Fn(&T) -> usize) -> [Vec<T>; RANKS] 
 fn urgent(state: &State, family: Family) -> HashSet<Key> {
     let ports = state.urgent_ports().filter(|port| Family::from(port.id.family) == family);
     let keys = ports.flat_map(|port| {
-        let frontends = port.frontends.iter().map(|frontend| match frontend.at.ip() {
-            Some(ip) => Key::new().address(ip),
-            None => Key::new().port(frontend.port),
-        });
+        let frontends = port.frontends.iter().map(service_port::frontend_key);
         let endpoints = port.reachable().map(|endpoint| Key::new().address(endpoint.address.ip()));
         frontends.chain(endpoints)
     });

@@ -4,7 +4,7 @@
 use std::{
     ops::ControlFlow,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -15,6 +15,7 @@ use switchyard_core::{
     error::ErrorChain,
     model::IpFamily,
     objects::Event,
+    proxier::Proxier,
     testing::{ManyServices, service},
 };
 use switchyard_kernel::nftables::{
@@ -261,4 +262,56 @@ fn a_table_that_cannot_be_read_costs_its_family_alone() {
             assert!(list("ip").contains("10.96.0.10") && list("ip6").contains("fd00::10"));
         });
     }
+}
+
+/// What the kernel says of another program's commit is undone before anything is read, which takes
+/// far longer.
+#[test]
+fn what_is_known_to_have_changed_is_repaired_before_anything_is_read() {
+    in_namespace(|| {
+        // Nothing is listed before there is a table.
+        let seen = Arc::new(Mutex::new(Some(String::new())));
+        let at_read = seen.clone();
+        let transport = WatchedReads::new(move |_: &Table| {
+            at_read.lock().expect("no panic").get_or_insert_with(ruleset);
+            Ok(())
+        });
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let mut node = Node::new(config(), proxier);
+        let sticky = service("sticky", "10.96.0.2").port("", "TCP", 1);
+        node.sync([sticky.set("spec.sessionAffinity", "ClientIP").apply()]);
+        node.sync(web());
+        let mut monitor = node.proxier.monitor().expect("the kernel notifies");
+        let healthy = ruleset();
+        let slot = "tcp-endpoints { 10.96.0.1 . 80 . 1";
+        let damages = [
+            ("flush chain ip kube-proxy services".to_owned(), 1),
+            ("add rule ip6 kube-proxy lb/3 drop; flush set ip kube-proxy cluster-ips".into(), 3),
+            (format!("delete element ip kube-proxy {slot} }}"), 1),
+            // Another endpoint, and one too many.
+            (
+                format!(
+                    "delete element ip kube-proxy {slot} }}; \
+                     add element ip kube-proxy {slot} : 192.0.2.1 . 80, 192.0.2.2 . 1 . 0 : 192.0.2.1 . 1 }}"
+                ),
+                3,
+            ),
+            ("flush set ip kube-proxy hairpin-connections".into(), 1),
+        ];
+        for (damage, objects) in damages {
+            nft(&damage);
+            node.runtime.block_on(monitor.externally_changed()).expect("a report");
+            *seen.lock().expect("no panic") = None;
+            let drift = node.full().drift;
+            assert_eq!(drift.objects, objects, "{damage}: {drift:?}");
+            let seen = seen.lock().expect("no panic").take();
+            assert_eq!(seen.as_ref(), Some(&healthy), "{damage}");
+        }
+
+        // A comparison has seen it before the monitor reports it.
+        nft("flush chain ip kube-proxy services");
+        assert_eq!(node.full().drift.objects, 1);
+        node.runtime.block_on(monitor.externally_changed()).expect("a report");
+        assert!(node.full().drift.is_none());
+    });
 }

@@ -75,6 +75,28 @@ pub struct SyncReport {
     pub requeue_after: Option<Duration>,
 }
 
+impl SyncReport {
+    /// Adds what another part of the same sync, or a backend beneath, has done. The time of the
+    /// next sync stays.
+    pub fn add(&mut self, done: Self) {
+        self.added += done.added;
+        self.removed += done.removed;
+        self.bytes += done.bytes;
+        self.messages += done.messages;
+        self.commit += done.commit;
+        self.waited += done.waited;
+        self.degraded.extend(done.degraded);
+        self.cleanup_failed |= done.cleanup_failed;
+        self.loopback_unguarded |= done.loopback_unguarded;
+        self.drift.objects += done.drift.objects;
+        self.drift.examples.extend(done.drift.examples);
+        self.drift.examples.truncate(Drift::EXAMPLES);
+        self.rules.extend(done.rules);
+        self.refused.extend(done.refused);
+        self.warnings.extend(done.warnings);
+    }
+}
+
 /// A Service port that a backend serves otherwise than configured, or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DegradedPort {

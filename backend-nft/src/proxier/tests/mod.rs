@@ -20,6 +20,7 @@ fn proxier(transport: impl Transport + 'static, undivided: usize) -> NftProxier 
         sweeper: Sweeper::without_threads(),
         own_ports: Vec::new(),
         last: None,
+        mending: Default::default(),
         swept: Default::default(),
         stale_for: STALE_FOR,
         hashes: true,

@@ -366,7 +366,7 @@ fn read_concat_interval(definition: &SetDef, read: Attributes<'_>) -> Option<Ele
     Some(ElementDump { element, expires: None })
 }
 
-fn read_element(read: Attributes<'_>) -> Option<ElementDump> {
+pub(super) fn read_element(read: Attributes<'_>) -> Option<ElementDump> {
     let key = read.find_kind(element::KEY)?.nested().find_kind(data::VALUE)?;
     let data = match read.find_kind(element::DATA) {
         None => ElementData::None,

@@ -7,6 +7,7 @@ mod expression;
 mod notice;
 mod record;
 mod refusal;
+mod touched;
 mod userdata;
 
 use std::{
@@ -22,8 +23,11 @@ use crate::{
     },
 };
 
-pub use self::notice::{Author, Listener};
 use self::{batch::Batch, record::Record};
+pub use self::{
+    notice::{Author, Listener},
+    touched::{Touched, TouchedElements},
+};
 
 /// The largest buffer that is kept for the next transaction, in bytes.
 const KEPT_BUFFER: usize = 256 * 1024;

@@ -1,6 +1,6 @@
 //! The kernel's notifications of commits of other programs.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use crate::{
     netlink::{
@@ -13,13 +13,15 @@ use crate::{
     },
 };
 
+use super::touched::Touched;
+
 /// Listens to commits that touch some tables.
 #[derive(Debug)]
 pub struct Listener {
     socket: Awaited,
     tables: Vec<Table>,
-    /// Whether the commit whose notifications are being read touches a watched table.
-    touched: bool,
+    /// What the commit whose notifications are being read changes in watched tables.
+    touched: Option<Touched>,
 }
 
 /// The program that changed a table, as far as the kernel reports it.
@@ -51,60 +53,73 @@ impl Listener {
         let socket = Socket::open(libc::NETLINK_NETFILTER)?;
         socket.ignore_requests_of(own)?;
         socket.join(GROUP)?;
-        Ok(Self { socket: Awaited::new(socket), tables, touched: false })
+        Ok(Self { socket: Awaited::new(socket), tables, touched: None })
     }
 
     /// Waits until another program has changed a watched table, and returns the author of the last
-    /// change. If notifications were lost, the author is unknown. Cancel-safe. The listener belongs
-    /// to the runtime that first polls this.
-    pub async fn changed(&mut self) -> Result<Author, Error> {
+    /// change, and what was changed. If notifications were lost, the author is unknown. Cancel-safe.
+    /// The listener belongs to the runtime that first polls this.
+    pub async fn changed(&mut self) -> Result<(Author, Touched), Error> {
         loop {
             let socket = self.socket.ready().await?;
-            if let Some(author) = read_changes(socket, &self.tables, &mut self.touched)? {
-                return Ok(author);
+            if let Some(changed) = read_changes(socket, &self.tables, &mut self.touched)? {
+                return Ok(changed);
             }
         }
     }
 }
 
-/// Reads all pending notifications. Returns the author of the last change of one of these tables;
-/// `None` if there was no such change.
+/// Reads all pending notifications. Returns the author of the last change of one of these tables,
+/// and what was changed; `None` if there was no such change.
 fn read_changes(
     socket: &mut Socket,
     tables: &[Table],
-    touched: &mut bool,
-) -> Result<Option<Author>, Error> {
-    let mut author = None;
+    pending: &mut Option<Touched>,
+) -> Result<Option<(Author, Touched)>, Error> {
+    let mut changed: Option<(Author, Touched)> = None;
+    let mut note = |author, touched| {
+        let (last, all) = changed.get_or_insert_with(|| (Author::UNKNOWN, Touched::default()));
+        *last = author;
+        all.extend(touched);
+    };
     loop {
         match socket.receive() {
-            Ok(None) => return Ok(author),
+            Ok(None) => return Ok(changed),
             Ok(Some(datagram)) => {
                 for notification in datagram {
-                    if let Some(committer) = commit_author(&notification) {
-                        if std::mem::take(touched) {
-                            author = Some(committer);
+                    if let Some((author, generation)) = commit(&notification) {
+                        if let Some(mut touched) = mem::take(pending) {
+                            match generation {
+                                Some(generation) => touched.committed(generation),
+                                None => touched.more = true,
+                            }
+                            note(author, touched);
                         }
-                    } else {
-                        *touched |= tables.iter().any(|table| is_about(table, &notification));
+                    } else if let Some(table) = tables.iter().find(|t| is_about(t, &notification)) {
+                        pending.get_or_insert_default().add(table, &notification);
                     }
                 }
             }
             // The receive buffer was too small, so that notifications were lost.
-            Err(Error::Overrun) => author = Some(Author::UNKNOWN),
+            Err(Error::Overrun) => {
+                note(Author::UNKNOWN, Touched { more: true, ..Touched::default() });
+            }
             Err(error) => return Err(error),
         }
     }
 }
 
-/// The author of the commit that this notification ends; `None` if it does not end a commit.
-fn commit_author(notification: &Message<'_>) -> Option<Author> {
+/// The author and the generation of the commit that this notification ends; `None` if it does not
+/// end a commit.
+fn commit(notification: &Message<'_>) -> Option<(Author, Option<u32>)> {
     if !ends_commit(notification) {
         return None;
     }
     let attributes = notification.attributes(nfnetlink::HEADER);
     let program = attributes.find_kind(generation::PROGRAM).and_then(|name| name.str());
     let process = attributes.find_kind(generation::PROCESS).and_then(|id| id.be32());
-    Some(Author { program: program.map(str::to_owned), process })
+    let author = Author { program: program.map(str::to_owned), process };
+    Some((author, attributes.be32(generation::ID)))
 }
 
 /// Whether a notification ends those of a commit.

@@ -102,7 +102,7 @@ impl Record {
 }
 
 /// Whether a generation comes after another. The kernel's counter wraps.
-fn is_after(generation: u32, other: u32) -> bool {
+pub(super) fn is_after(generation: u32, other: u32) -> bool {
     generation.wrapping_sub(other).cast_signed() > 0
 }
 

@@ -31,7 +31,7 @@ impl Listening {
     fn next(&mut self, within: Duration) -> Option<Author> {
         let Self(runtime, listener) = self;
         let changed = runtime.block_on(async { timeout(within, listener.changed()).await });
-        changed.ok().map(Result::unwrap)
+        changed.ok().map(|changed| changed.unwrap().0)
     }
 }
 

@@ -1,0 +1,194 @@
+//! The quick repair of what other programs are known to have changed, from what the kernel has said
+//! of their commits alone. A comparison of everything follows, which takes far longer.
+
+use std::collections::{HashMap, HashSet};
+
+use switchyard_core::{
+    error::ErrorChain,
+    model::PerFamily,
+    proxier::SyncReport,
+    state::ResolvedServicePort,
+    transition::{Before, Transition},
+};
+use switchyard_kernel::nftables::{Element, Family, Key, Table, Transaction, netlink::Touched};
+
+use super::{NftProxier, changes::Changes, drift, last_synced::LastSynced};
+use crate::{
+    layout::{
+        Context, NftConfig,
+        service_port::{self, PortObjects},
+        table::{self, TableSet},
+    },
+    monitor::Noted,
+};
+
+/// Changes by other programs that are known before a comparison, and their repair.
+#[derive(Default)]
+pub(super) struct Mending {
+    /// The objects that were changed since the last resync.
+    pub(super) noted: Noted,
+    /// The generation up to which a comparison has seen all changes.
+    pub(super) compared_at: Option<u32>,
+    /// The report of repairs that no comparison has followed yet.
+    pub(super) mended: SyncReport,
+}
+
+impl NftProxier {
+    /// Repairs what other programs are known to have changed. Whether that is all, and whether the
+    /// kernel took it, the comparison that follows finds out.
+    pub(super) fn mend(&mut self, config: &NftConfig, change: &Transition<'_>) {
+        let mut touched = self.mending.noted.take();
+        let last = self.last.as_ref().filter(|last| last.families == config.families);
+        let (Some(last), Some(before)) = (last, change.before()) else { return };
+        if let Some(generation) = self.mending.compared_at {
+            touched.forget_until(generation);
+        }
+        let changes = changes(config, &touched, last, before, change);
+        let mut report = SyncReport::default();
+        report.drift = drift::find(&changes, &PerFamily::default(), last);
+        let mut transaction = Transaction::new();
+        for (family, changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
+            let (added, removed) = changes.counts();
+            report.added += added;
+            report.removed += removed;
+            changes.append_to(&config.table(family), &mut transaction);
+        }
+        if transaction.is_empty() {
+            return;
+        }
+        match self.transport.commit(&transaction) {
+            Ok(stats) => {
+                report.bytes = stats.bytes;
+                report.messages = stats.operations;
+                report.commit = stats.commit;
+                self.mending.mended.add(report);
+            }
+            Err(error) => {
+                tracing::debug!(err = %ErrorChain(&error), "Not repaired before the comparison");
+            }
+        }
+    }
+}
+
+/// Returns the changes that undo the rules and the elements of the table's sets that were
+/// `touched`, for what was synced last. They concern nothing that `change` is about to change.
+fn changes(
+    config: &NftConfig,
+    touched: &Touched,
+    last: &LastSynced,
+    before: Before<'_>,
+    change: &Transition<'_>,
+) -> PerFamily<Changes> {
+    let mut changes = PerFamily::default();
+    // Of a change of the node's settings, everything is written anew.
+    if touched.more || change.node_changed() {
+        return changes;
+    }
+    for family in config.families() {
+        let mend = Mend {
+            last,
+            before,
+            change,
+            context: &Context::new(config, family, before.node()),
+            table: &config.table(family),
+        };
+        let changes = changes.get_mut(family.into());
+        mend.chains(touched, changes);
+        mend.elements(touched, changes);
+    }
+    changes
+}
+
+/// The repair of one table.
+struct Mend<'a> {
+    last: &'a LastSynced,
+    before: Before<'a>,
+    change: &'a Transition<'a>,
+    context: &'a Context<'a>,
+    table: &'a Table,
+}
+
+impl Mend<'_> {
+    /// The Service ports that do not change.
+    fn ports(&self) -> impl Iterator<Item = &ResolvedServicePort> {
+        let ports = self.before.ports().map(|port| &**port);
+        ports.filter(|port| {
+            Family::from(port.id.family) == self.context.family && !self.change.has_port(&port.id)
+        })
+    }
+
+    fn objects(&self, port: &ResolvedServicePort) -> PortObjects {
+        service_port::objects(port, self.context, self.last.earlier(&port.id))
+    }
+
+    fn chains(&self, touched: &Touched, changes: &mut Changes) {
+        let of_table = touched.chains.keys().filter(|(table, _)| table == self.table);
+        let names: HashSet<_> = of_table.map(|(_, chain)| chain).collect();
+        if names.is_empty() {
+            return;
+        }
+        let lb_chains = &self.last.tables.get(self.context.family.into()).lb_chains;
+        let lb_chains = lb_chains.iter().map(|chain| chain.rules(self.context));
+        let of_ports = self.ports().filter(|port| service_port::has_chains(port));
+        let chains = table::chains(self.context).into_iter().chain(lb_chains);
+        let chains = chains.chain(of_ports.flat_map(|port| self.objects(port).chains));
+        let touched = chains.filter(|chain| names.contains(&chain.name));
+        touched.for_each(|chain| changes.rewrite_chain(chain));
+    }
+
+    fn elements(&self, touched: &Touched, changes: &mut Changes) {
+        let family = self.context.family;
+        let touched = |set: TableSet| {
+            let name = set.definition(family).name.clone();
+            touched.elements.get(&(self.table.clone(), name)).map(|elements| (set, elements))
+        };
+        let touched: Vec<_> = TableSet::all().filter_map(touched).collect();
+        if touched.is_empty() {
+            return;
+        }
+        let keys = touched.iter().flat_map(|(set, keys)| keys.keys().map(|key| (*set, *key)));
+        let mut wanted = self.wanted(&keys.collect());
+        for (set, elements) in touched {
+            for (key, (_, now)) in elements {
+                let wanted = wanted.remove(&(set, *key));
+                if wanted == *now {
+                    continue;
+                }
+                // It may be one that a change is about to need.
+                if wanted.is_none() && self.change.ports().len() > 0 {
+                    continue;
+                }
+                if now.is_some() {
+                    changes.delete_element(set, *key);
+                }
+                wanted.into_iter().for_each(|wanted| changes.add_element(set, wanted));
+            }
+        }
+    }
+
+    /// The elements with these keys, as they were synced last.
+    fn wanted(&self, keys: &HashSet<(TableSet, Key)>) -> HashMap<(TableSet, Key), Element> {
+        let family = self.context.family;
+        let counts = &self.last.tables.get(family.into()).counts;
+        let counted = counts.keys().map(|(set, key)| (*set, Element::new(*key)));
+        let of_node = table::elements(self.context);
+        let frontends: HashSet<_> =
+            keys.iter().map(|(set, key)| set.frontend(family, *key)).collect();
+        let is_concerned = |port: &&ResolvedServicePort| {
+            port.frontends.iter().any(|it| frontends.contains(&service_port::frontend_key(it)))
+        };
+        let of_ports = self.ports().filter(is_concerned).flat_map(|port| {
+            let PortObjects { elements, slots, .. } = self.objects(port);
+            let allocations = self.last.allocations(port);
+            let of_slots = slots.into_iter().flat_map(move |slots| {
+                let endpoints: Vec<_> = allocations.get(slots.pool).addresses().collect();
+                let endpoints = (0..).zip(endpoints);
+                endpoints.map(move |(slot, endpoint)| (slots.map, slots.element(slot, endpoint)))
+            });
+            elements.into_iter().chain(of_slots)
+        });
+        let elements = counted.chain(of_node).chain(of_ports);
+        let elements = elements.map(|(set, element)| ((set, element.key), element));
+        elements.filter(|(key, _)| keys.contains(key)).collect()
+    }
+}
