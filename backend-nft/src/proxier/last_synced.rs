@@ -65,6 +65,19 @@ pub(crate) struct TableUpdate {
 }
 
 impl LastSynced {
+    /// The numbers of what is remembered, but for the chains that load-balance, which stay.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> [usize; 4] {
+        let tables = [&self.tables.v4, &self.tables.v6];
+        let sum = |of: fn(&SyncedTable) -> usize| tables.map(of).iter().sum();
+        [
+            self.allocations.len(),
+            self.earlier.len(),
+            sum(|table| table.counts.len()),
+            sum(|table| table.stale_chains.len()),
+        ]
+    }
+
     /// The memory after a sync that has compared everything in these families.
     pub(crate) fn new(families: PerFamily<bool>, update: Update) -> Self {
         let mut last = Self { families, ..Self::default() };

@@ -64,6 +64,7 @@ impl Observer for Judge {
             }
             EngineEvent::Synced(outcome) => {
                 let after = outcome.change.after();
+                reports.problems.extend(world.note_synced(after, outcome.is_part));
                 if outcome.is_part {
                     world.seen.insert("a sync came before the end of a list");
                 }
@@ -103,7 +104,7 @@ impl Observer for Judge {
 impl Judge {
     /// Follows packets to some of the frontends of two states, through the commits that lead from
     /// one to the other; returns what is wrong.
-    fn follow_packets(
+    pub(super) fn follow_packets(
         &self,
         history: &[Ruleset],
         before: Option<&State>,

@@ -210,15 +210,7 @@ pub(super) fn start_source(
     tasks.spawn(async move {
         while let Some(event) = events.recv().await {
             let removes = record.lock().unwrap_or_else(PoisonError::into_inner).take(&event);
-            if let Event::Replace { .. } = event {
-                let mut world = lock(&world);
-                if removes {
-                    world.seen.insert("a list lacked what was known");
-                }
-                if std::mem::take(&mut world.is_restored) {
-                    world.seen.insert("a list was older than what came before");
-                }
-            }
+            lock(&world).note_told(&event, removes);
             // A runner that has ended takes no more.
             let _ = inputs.send(event.into()).await;
         }

@@ -1,19 +1,32 @@
 //! The model of the kernel with what happens to those who use it.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     ops::ControlFlow,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use switchyard_core::{
+    model::ServiceName,
+    objects::{Event, Kind, ObjectKey},
+    proxier::{Profile, Proxier, ProxierError, SyncReport},
+    state::State,
+    transition::Transition,
 };
 
 use switchyard_kernel::{
     netlink::Error,
     nftables::{
-        CommitStats, ElementDump, Elements, Family, Refusal, SetDef, Table, TableDump, Transaction,
-        Transport, TransportError, testing::Kernel,
+        ChainBase, CommitStats, ElementDump, Elements, Family, Refusal, SetDef, Table, TableDump,
+        Transaction, Transport, TransportError, testing::Kernel,
     },
 };
 
+use tokio::time::{Instant, sleep};
+
+use super::super::super::{NftProxier, last_synced::LastSynced};
 use crate::layout::names::KUBE_PROXY;
 
 /// A fault that a commit meets.
@@ -51,17 +64,103 @@ pub(super) struct World {
     pub(super) has_met_faults: bool,
     /// Whether the API server was restored from a backup, and nothing was listed since.
     pub(super) is_restored: bool,
+    /// The Services that were removed and are still served, since when, and whether a list was
+    /// being synced then.
+    pub(super) removals: HashMap<ServiceName, (Instant, bool)>,
+    /// The Services of the state that was synced last.
+    pub(super) served: BTreeSet<ServiceName>,
+    /// Whether the last sync was of a part of a list.
+    pub(super) is_in_list: bool,
+    /// The time that a sync takes.
+    pub(super) sync_takes: Duration,
+    /// The numbers of what the backend remembers after its last sync.
+    pub(super) remembered: [usize; 4],
 }
 
 /// A transport of one process.
 #[derive(Clone)]
 pub(super) struct Faulty(pub(super) Arc<Mutex<World>>, pub(super) usize);
 
+/// The backend of one process, whose syncs take simulated time.
+pub(super) struct Slow(pub(super) NftProxier, pub(super) Arc<Mutex<World>>);
+
+#[async_trait]
+impl Proxier for Slow {
+    fn profile(&self) -> Profile {
+        self.0.profile()
+    }
+
+    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        let takes = lock(&self.1).sync_takes;
+        sleep(takes).await;
+        let result = self.0.sync(change).await;
+        lock(&self.1).remembered =
+            self.0.last.as_ref().map(LastSynced::entries).unwrap_or_default();
+        result
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        self.0.clean_up().await
+    }
+}
+
 pub(super) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl World {
+    /// Records an event of the source, which may remove objects: a Service is removed, or back.
+    pub(super) fn note_told(&mut self, event: &Event, removes: bool) {
+        if let Event::Replace { .. } = event {
+            if removes {
+                self.seen.insert("a list lacked what was known");
+            }
+            if std::mem::take(&mut self.is_restored) {
+                self.seen.insert("a list was older than what came before");
+            }
+        }
+        let service = |key: &ObjectKey| ServiceName::new(&key.namespace, &key.name);
+        match event {
+            Event::Delete(key)
+                if key.kind == Kind::Service && self.served.contains(&service(key)) =>
+            {
+                self.removals.insert(service(key), (Instant::now(), self.is_in_list));
+            }
+            Event::Apply(object) if object.key().kind == Kind::Service => {
+                self.removals.remove(&service(&object.key()));
+            }
+            Event::Replace { kind: Kind::Service, objects, .. } => {
+                for object in objects {
+                    self.removals.remove(&service(&object.key()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Records that a state was synced, perhaps of a part of a list. Returns the Service that is
+    /// served for too long.
+    pub(super) fn note_synced(&mut self, state: &State, is_part: bool) -> Option<String> {
+        self.is_in_list = is_part;
+        self.served = state.service_ports.keys().map(|id| id.name.service.clone()).collect();
+        let served = &self.served;
+        let gone = self.removals.extract_if(|service, _| !served.contains(service));
+        let gone: Vec<_> = gone.collect();
+        // The sync that goes on, the longest pause, and the next sync.
+        let limit = 3 * self.sync_takes + Duration::from_secs(1);
+        let mut late = None;
+        for (service, (since, was_in_list)) in gone {
+            if was_in_list && is_part {
+                self.seen.insert("a removal came before the end of a list");
+            }
+            let took = since.elapsed();
+            if took > limit && !self.has_met_faults && !self.is_damaged {
+                late = Some(format!("{service} is served for {took:?} after its removal"));
+            }
+        }
+        late
+    }
+
     /// Changes a table as another program may do: deletes the table, empties a chain, or takes an
     /// element from a set.
     pub(super) fn damage(&mut self, number: usize) {
@@ -89,6 +188,55 @@ impl World {
         // What others do, packets may suffer from.
         self.kernel.take_history();
         self.is_damaged = true;
+    }
+}
+
+impl World {
+    /// Programs a table as another version or kube-proxy would have it, while no process of ours
+    /// runs: with sets of the same names and other types, with chains at other priorities, or with
+    /// chains and sets of its own beside ours.
+    pub(super) fn take_over(&mut self, number: usize) {
+        let table = Table::new(Family::ALL[number % 2], KUBE_PROXY);
+        let Some(dump) = self.kernel.ruleset().read(&table, Elements::Include, 0) else { return };
+        let definitions = dump.sets.values().filter_map(|set| set.definition.clone().ok());
+        let mut transaction = Transaction::new();
+        let what = match number / 2 % 3 {
+            0 => {
+                transaction.delete_table(&table);
+                transaction.add_table(&table);
+                for mut definition in definitions {
+                    definition.key.truncate(1);
+                    definition.interval = false;
+                    transaction.add_set(&table, Arc::new(definition));
+                }
+                "a version with sets of other types came before"
+            }
+            1 => {
+                transaction.delete_table(&table);
+                transaction.add_table(&table);
+                for chain in dump.chains.into_values() {
+                    if let ChainBase::Base(mut base) = chain.base {
+                        base.priority += 1;
+                        transaction.add_base_chain(&table, base);
+                    }
+                }
+                "a version with chains at other priorities came before"
+            }
+            _ => {
+                for mut definition in definitions {
+                    definition.name = format!("{}-of-before", definition.name).into();
+                    transaction.add_set(&table, Arc::new(definition));
+                }
+                for name in ["mark-for-masquerade", "service-2QRHZV4L-ns/a/tcp/http"] {
+                    transaction.add_chain(&table, name);
+                }
+                "a program with chains and sets of its own came before"
+            }
+        };
+        self.kernel.commit_of_other(&transaction).expect("the kernel takes another layout");
+        self.kernel.take_history();
+        self.is_damaged = true;
+        self.seen.insert(what);
     }
 }
 
@@ -181,6 +329,7 @@ impl Transport for Faulty {
         world.reads += 1;
         if std::mem::take(&mut world.unreadable) {
             world.has_met_faults = true;
+            world.seen.insert("a read was interrupted");
             return Err(Error::Interrupted.into());
         }
         world.kernel.clone().read(table, elements)
