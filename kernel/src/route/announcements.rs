@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    device::{DeviceError, DummyDevice},
+    device::{DeviceError, DummyDevice, OPEN, RECEIVE, failed},
     list::{self, abi},
 };
 use crate::netlink::{Awaited, Message, Socket};
@@ -70,7 +70,7 @@ impl AddressAnnouncements {
                 change.is_some_and(|(ip, is_there)| wanted.lock().contains(&ip) != is_there)
             };
             // Many at once, of which some are lost, are this program's as a rule.
-            announcements.announced(is_suspect).await.map_err(DeviceError::Announcements)?;
+            announcements.announced(is_suspect).await.map_err(failed(RECEIVE))?;
             // The list alone shows of which device, and what is now. Not half-way through a change
             // of this program's.
             let wanted = self.bound.lock();
@@ -82,9 +82,9 @@ impl AddressAnnouncements {
 }
 
 fn open(device: &'static str) -> Result<(Awaited, DummyDevice), DeviceError> {
-    let announcements = Socket::open(libc::NETLINK_ROUTE).map_err(DeviceError::Socket)?;
+    let announcements = Socket::open(libc::NETLINK_ROUTE).map_err(failed(OPEN))?;
     for group in abi::address::GROUPS {
-        announcements.join(group).map_err(DeviceError::Socket)?;
+        announcements.join(group).map_err(failed(OPEN))?;
     }
     Ok((Awaited::new(announcements), DummyDevice::open(device)?))
 }

@@ -29,47 +29,21 @@ pub struct DummyDevice {
     socket: Socket,
 }
 
-/// Why something about a [`DummyDevice`] failed.
+/// Actions of which several may fail.
+pub(super) const OPEN: &str = "open an rtnetlink socket";
+pub(super) const RECEIVE: &str = "receive changes of addresses";
+const LIST: &str = "list the addresses of the node's devices";
+
+/// Why something about a [`DummyDevice`], or about the addresses of devices, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// No rtnetlink socket could be opened.
-    #[error("cannot open an rtnetlink socket")]
-    Socket(#[source] Error),
-    /// The kernel did not describe the device.
-    #[error("cannot look for the device {device}")]
-    Find {
-        /// The name of the device.
-        device: &'static str,
-        /// The failed operation.
-        #[source]
-        source: Error,
-    },
-    /// The device could not be made. `EOPNOTSUPP`: the kernel has no devices of this type.
-    #[error("cannot make the device {device} of the type {kind}")]
-    Make {
-        /// The name of the device.
-        device: &'static str,
-        /// The type.
-        kind: &'static str,
-        /// The failed operation.
-        #[source]
-        source: Error,
-    },
-    /// The device could not be given its alias.
-    #[error("cannot give the device {device} an alias")]
-    Alias {
-        /// The name of the device.
-        device: &'static str,
-        /// The failed operation.
-        #[source]
-        source: Error,
-    },
-    /// The device could not be deleted.
-    #[error("cannot delete the device {device}")]
-    Delete {
-        /// The name of the device.
-        device: &'static str,
+    /// The kernel refused a request, or did not answer. `EOPNOTSUPP` where a device is made: the
+    /// kernel has no devices of this type.
+    #[error("cannot {action}")]
+    Failed {
+        /// The action, in words.
+        action: String,
         /// The failed operation.
         #[source]
         source: Error,
@@ -90,21 +64,6 @@ pub enum DeviceError {
         /// The name of the device.
         device: &'static str,
     },
-    /// The addresses could not be listed.
-    #[error("cannot list the addresses of the node's devices")]
-    List(#[source] Error),
-    /// The kernel did not report changes.
-    #[error("cannot receive changes of addresses")]
-    Announcements(#[source] Error),
-    /// The kernel cannot be reached or did not answer.
-    #[error("cannot change the addresses of the device {device}")]
-    Change {
-        /// The name of the device.
-        device: &'static str,
-        /// The failed operation.
-        #[source]
-        source: Error,
-    },
     /// The kernel refused an address. All other addresses were changed nevertheless, but for those
     /// that were refused, too.
     #[error("cannot {action} the device {device}: {address}")]
@@ -121,13 +80,19 @@ pub enum DeviceError {
     },
 }
 
+/// Returns the error of an action for the error of a request.
+pub(super) fn failed(action: impl Into<String>) -> impl FnOnce(Error) -> DeviceError {
+    let action = action.into();
+    |source| DeviceError::Failed { action, source }
+}
+
 impl DummyDevice {
     /// Opens a socket in the network namespace of the thread. The device need not exist.
     ///
     /// # Errors
     /// If no socket can be opened.
     pub fn open(name: &'static str) -> Result<Self, DeviceError> {
-        let socket = Socket::open(libc::NETLINK_ROUTE).map_err(DeviceError::Socket)?;
+        let socket = Socket::open(libc::NETLINK_ROUTE).map_err(failed(OPEN))?;
         // Kernels before 4.20 list the addresses of all devices, of which others are dropped below.
         let _ = socket.check_strictly();
         Ok(Self { name, kinds: &[link::DUMMY], alias: None, socket })
@@ -159,7 +124,7 @@ impl DummyDevice {
                 w.string(link::NAME, device);
                 w.string(link::ALIAS, alias);
             });
-            named.map_err(|source| DeviceError::Alias { device, source })?;
+            named.map_err(failed(format!("give the device {device} an alias")))?;
         }
         Ok(made)
     }
@@ -178,7 +143,7 @@ impl DummyDevice {
             });
             let Err(source) = made else { return Ok(true) };
             let errno = source.errno();
-            last = Some(DeviceError::Make { device, kind, source });
+            last = Some(failed(format!("make the device {device} of the type {kind}"))(source));
             match errno {
                 Some(libc::EOPNOTSUPP) => {}
                 // Another program was faster.
@@ -216,7 +181,7 @@ impl DummyDevice {
         match deleted {
             Ok(()) => Ok(true),
             Err(error) if error.errno() == Some(libc::ENODEV) => Ok(false),
-            Err(source) => Err(DeviceError::Delete { device: name, source }),
+            Err(error) => Err(failed(format!("delete the device {name}"))(error)),
         }
     }
 
@@ -247,7 +212,7 @@ impl DummyDevice {
             Ok(addresses) => Ok(addresses),
             // Deleted in the meantime.
             Err(error) if error.errno() == Some(libc::ENODEV) => Ok(BTreeSet::new()),
-            Err(error) => Err(DeviceError::List(error)),
+            Err(error) => Err(failed(LIST)(error)),
         }
     }
 
@@ -258,7 +223,7 @@ impl DummyDevice {
     /// If the kernel refuses or does not answer.
     pub fn others(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
         let index = self.find()?.map_or(0, |link| link.index);
-        list::addresses(&mut self.socket, 0, |of, _| of != index).map_err(DeviceError::List)
+        list::addresses(&mut self.socket, 0, |of, _| of != index).map_err(failed(LIST))
     }
 
     /// Adds addresses to the device, and then removes addresses: as single addresses, without
@@ -303,8 +268,7 @@ impl DummyDevice {
             requests
                 .request(address::DELETE, 0, |w| write_address(link.index, *ip, single(*ip), w));
         }
-        let refused = self.socket.pipeline(&requests, None);
-        let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
+        let refused = self.send(&requests)?;
         let mut errors = Vec::new();
         let mut absent = BTreeSet::new();
         for (number, source) in refused {
@@ -337,13 +301,12 @@ impl DummyDevice {
         let device = self.name;
         let is_its = |of: u32, ip: IpAddr| of == index && ips.contains(&ip);
         let found = list::with_prefixes(&mut self.socket, index, is_its);
-        let found = found.map_err(DeviceError::List)?;
+        let found = found.map_err(failed(LIST))?;
         let mut requests = Pipeline::default();
         for (ip, prefix) in &found {
             requests.request(address::DELETE, 0, |w| write_address(index, *ip, *prefix, w));
         }
-        let refused = self.socket.pipeline(&requests, None);
-        let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
+        let refused = self.send(&requests)?;
         // An address that has gone meanwhile is no error.
         let refused = refused.into_iter().filter(|(_, e)| e.errno != libc::EADDRNOTAVAIL);
         let error = |(number, source): (usize, KernelError)| {
@@ -352,6 +315,12 @@ impl DummyDevice {
             Some(DeviceError::Address { device, action, address, source })
         };
         Ok(refused.filter_map(error).collect())
+    }
+
+    /// Sends requests about addresses. Returns those that the kernel refused, by their numbers.
+    fn send(&mut self, requests: &Pipeline) -> Result<Vec<(usize, KernelError)>, DeviceError> {
+        let action = format!("change the addresses of the device {}", self.name);
+        self.socket.pipeline(requests, None).map_err(failed(action))
     }
 
     fn check_type(&self, link: &Link) -> Result<(), DeviceError> {
@@ -365,7 +334,8 @@ impl DummyDevice {
 
     fn find(&mut self) -> Result<Option<Link>, DeviceError> {
         let device = self.name;
-        list::find(&mut self.socket, device).map_err(|source| DeviceError::Find { device, source })
+        list::find(&mut self.socket, device)
+            .map_err(failed(format!("look for the device {device}")))
     }
 }
 

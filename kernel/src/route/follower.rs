@@ -10,38 +10,17 @@ use switchyard_model::InterfaceAddresses;
 use tokio::time::timeout;
 
 use crate::{
-    netlink::{Awaited, Error, Message, Socket},
-    route::list::{self, abi},
+    netlink::{Awaited, Message, Socket},
+    route::{
+        device::{DeviceError, OPEN, RECEIVE, failed},
+        list::{self, abi},
+    },
 };
 
 /// The time between the first of a burst of changes and the reading of the list.
 const SETTLE: Duration = Duration::from_millis(50);
 /// The list is read that often even if nothing is announced, in case an announcement was lost.
 const REFRESH: Duration = Duration::from_secs(60);
-
-/// Why the addresses are not known.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// No rtnetlink socket could be opened.
-    #[error("cannot open an rtnetlink socket")]
-    Socket(#[source] Error),
-    /// The kernel did not report changes.
-    #[error("cannot receive changes of addresses")]
-    Receive(#[source] Error),
-    /// The kernel did not list the addresses.
-    #[error("cannot list the node's addresses")]
-    List(#[source] Error),
-    /// The kernel did not describe the device whose addresses are left out.
-    #[error("cannot look for the device {device}")]
-    Device {
-        /// The name of the device.
-        device: &'static str,
-        /// The failed operation.
-        #[source]
-        source: Error,
-    },
-}
 
 /// Follows the addresses of all interfaces in the network namespace of the thread that polls it
 /// first.
@@ -70,7 +49,7 @@ impl AddressFollower {
     }
 
     /// Waits until the addresses differ from those returned last.
-    async fn next(&mut self) -> Result<BTreeSet<IpAddr>, AddressError> {
+    async fn next(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
         loop {
             let is_new = self.connection.is_none();
             let connection = match &mut self.connection {
@@ -119,18 +98,18 @@ struct Connection {
 }
 
 impl Connection {
-    fn open(without: Vec<&'static str>) -> Result<Self, AddressError> {
-        let open = || Socket::open(libc::NETLINK_ROUTE).map_err(AddressError::Socket);
+    fn open(without: Vec<&'static str>) -> Result<Self, DeviceError> {
+        let open = || Socket::open(libc::NETLINK_ROUTE).map_err(failed(OPEN));
         let (announcements, requests) = (open()?, open()?);
         for group in abi::address::GROUPS {
-            announcements.join(group).map_err(AddressError::Socket)?;
+            announcements.join(group).map_err(failed(OPEN))?;
         }
         let announcements = Awaited::new(announcements);
         Ok(Self { announcements, requests, without, without_indices: Vec::new() })
     }
 
     /// Waits until a change was announced and has settled, or until it is time to look anyway.
-    async fn wait(&mut self) -> Result<(), AddressError> {
+    async fn wait(&mut self) -> Result<(), DeviceError> {
         if let Ok(announced) = timeout(REFRESH, self.announcement()).await {
             announced?;
             // What is announced until then is in the list, too.
@@ -148,22 +127,23 @@ impl Connection {
 
     /// Waits for an announcement that is not about a device that is left out. Those that were lost
     /// may have been about any device.
-    async fn announcement(&mut self) -> Result<(), AddressError> {
+    async fn announcement(&mut self) -> Result<(), DeviceError> {
         let is_left_out =
             |index: Option<u32>| index.is_some_and(|index| self.without_indices.contains(&index));
         let concerns = |message: &Message<'_>| !is_left_out(list::changed_device(message));
-        self.announcements.announced(concerns).await.map_err(AddressError::Receive)
+        self.announcements.announced(concerns).await.map_err(failed(RECEIVE))
     }
 
-    fn list(&mut self) -> Result<BTreeSet<IpAddr>, AddressError> {
+    fn list(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
         self.without_indices.clear();
         for &device in &self.without {
             let found = list::find(&mut self.requests, device);
-            let found = found.map_err(|source| AddressError::Device { device, source })?;
+            let found = found.map_err(failed(format!("look for the device {device}")))?;
             self.without_indices.extend(found.map(|link| link.index));
         }
         let is_listed = |index, _| !self.without_indices.contains(&index);
-        list::addresses(&mut self.requests, 0, is_listed).map_err(AddressError::List)
+        list::addresses(&mut self.requests, 0, is_listed)
+            .map_err(failed("list the node's addresses"))
     }
 }
 

@@ -18,7 +18,7 @@ pub use self::{
     bridge::{Bridge, bridges_of_veths},
     device::{DeviceError, DummyDevice},
     devices::DeviceFollower,
-    follower::{AddressError, AddressFollower},
+    follower::AddressFollower,
     link_name::interface_name,
     link_type::has_link_type,
     list::{interface_addresses, interface_networks},

@@ -53,7 +53,7 @@ fn a_dummy_device_is_made_once_and_stays_down() {
         assert_eq!(error.to_string(), "there is no device kube-ipvs0");
         if !has_dummies() {
             let error = device.ensure().unwrap_err();
-            assert!(matches!(error, DeviceError::Make { .. }), "{error}");
+            assert!(error.to_string().starts_with("cannot make the device"), "{error}");
             return skipped("no dummy devices in this kernel");
         }
         for made in [true, false, false] {
