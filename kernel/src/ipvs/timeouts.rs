@@ -18,28 +18,21 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    fn numbers(&self) -> [(u16, u32); 3] {
-        [
-            (attribute::TIMEOUT_TCP, self.tcp),
-            (attribute::TIMEOUT_TCP_FIN, self.tcp_fin),
-            (attribute::TIMEOUT_UDP, self.udp),
-        ]
-    }
-
     /// Appends the attributes. The kernel takes 0 for what it has.
     pub(crate) fn write(&self, writer: &mut Writer) {
-        for (kind, seconds) in self.numbers() {
-            writer.ne32(kind, seconds);
-        }
+        writer.ne32(attribute::TIMEOUT_TCP, self.tcp);
+        writer.ne32(attribute::TIMEOUT_TCP_FIN, self.tcp_fin);
+        writer.ne32(attribute::TIMEOUT_UDP, self.udp);
     }
 
     /// Reads the attributes. The kernel leaves out protocols that it was built without: 0.
     pub(crate) fn read(attributes: Attributes<'_>) -> Self {
-        let seconds = |kind| attributes.find_kind(kind).and_then(|found| found.ne32());
+        let seconds = |kind| -> Option<u32> { attributes.find_kind(kind)?.ne32() };
+        let of = |kind| seconds(kind).unwrap_or(0);
         Self {
-            tcp: seconds(attribute::TIMEOUT_TCP).unwrap_or(0),
-            tcp_fin: seconds(attribute::TIMEOUT_TCP_FIN).unwrap_or(0),
-            udp: seconds(attribute::TIMEOUT_UDP).unwrap_or(0),
+            tcp: of(attribute::TIMEOUT_TCP),
+            tcp_fin: of(attribute::TIMEOUT_TCP_FIN),
+            udp: of(attribute::TIMEOUT_UDP),
         }
     }
 }

@@ -140,34 +140,6 @@ mod kernel_tests {
         assert_eq!(socket.batch(batch.as_slice(), first + 1).unwrap(), []);
     }
 
-    fn tables(listener: &mut Socket) -> Vec<String> {
-        let mut tables = Vec::new();
-        while let Some(datagram) = listener.receive().unwrap() {
-            for told in datagram {
-                if told.kind == nfnetlink::kind(subsystem::NFTABLES, NEW_TABLE) {
-                    let name = told.attributes(nfnetlink::HEADER).find_kind(TABLE_NAME).unwrap();
-                    tables.push(name.str().unwrap().to_owned());
-                }
-            }
-        }
-        tables
-    }
-
-    #[test]
-    fn a_listener_is_told_of_all_but_those_it_ignores() {
-        test_netns::in_namespace(|| {
-            let open = || Socket::open(libc::NETLINK_NETFILTER).unwrap();
-            let (mut ignored, mut other, mut listener) = (open(), open(), open());
-            assert_ne!(ignored.port().unwrap(), other.port().unwrap());
-            listener.ignore_requests_of(&[7, ignored.port().unwrap()]).unwrap();
-            listener.join(GROUP).unwrap();
-            add_table(&mut ignored, "a");
-            add_table(&mut other, "b");
-            add_table(&mut ignored, "c");
-            assert_eq!(tables(&mut listener), ["b"]);
-        });
-    }
-
     #[test]
     fn a_listener_can_be_told_of_one_type_only() {
         test_netns::in_namespace(|| {

@@ -197,27 +197,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_with_nested_attributes() {
-        let mut writer = Writer::new();
-        writer.message(0x10, flags::ACK, 7, |w| {
-            w.raw(&[2, 0, 0, 10]);
-            w.string(1, "abc");
-            w.nest(2, |w| w.u8(1, 9));
-        });
-        #[rustfmt::skip]
-        let expected = [
-            40, 0, 0, 0, 0x10, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0,
-            2, 0, 0, 10,
-            8, 0, 1, 0, b'a', b'b', b'c', 0,
-            12, 0, 2, 0x80, 5, 0, 1, 0, 9, 0, 0, 0,
-        ];
-        if cfg!(target_endian = "little") {
-            assert_eq!(writer.as_slice(), expected);
-        }
-        assert!(!writer.overflowed());
-    }
-
-    #[test]
     fn what_is_too_long_is_noted_and_not_wrapped() {
         let mut writer = Writer::new();
         writer.nest(1, |w| (0..70).for_each(|_| w.attribute(1, &[0; 1000])));

@@ -14,10 +14,10 @@ use crate::{
 
 /// A number that stays the same as long as no rules change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint(Kind);
+pub struct Fingerprint(pub(super) Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// A hash of the size, the number of entries, and the offsets of the built-in chains of a
     /// family's tables (`IPT_SO_GET_INFO`).
     Legacy(u64),
@@ -44,18 +44,6 @@ impl Fingerprint {
     /// Whether a change of one family's tables changes the fingerprint of the other as well.
     pub(super) fn is_common(self) -> bool {
         matches!(self.0, Kind::Generation(_))
-    }
-
-    /// The fingerprint of a generation.
-    #[cfg(test)]
-    pub(super) fn generation(number: u32) -> Self {
-        Self(Kind::Generation(number))
-    }
-
-    /// The fingerprint of a legacy table.
-    #[cfg(test)]
-    pub(super) fn legacy(number: u64) -> Self {
-        Self(Kind::Legacy(number))
     }
 }
 

@@ -139,14 +139,14 @@ impl TableRecord {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::fingerprint::Kind, *};
 
     const V4: IpFamily = IpFamily::V4;
     const V6: IpFamily = IpFamily::V6;
 
     #[test]
     fn own_changes_of_one_family_are_none_of_the_other() {
-        let [one, two, three] = [1, 2, 3].map(|i| Some(Fingerprint::generation(i)));
+        let [one, two, three] = [1, 2, 3].map(|i| Some(Fingerprint(Kind::Generation(i))));
         let record = TableRecord::default();
         record.set_intact(V4, one, two);
         assert_eq!(record.get(V6), Known::Nothing);
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(record.get(V6), Known::Intact(one.unwrap()));
 
         // Legacy tables of the families change independently.
-        let [one, two] = [1, 2].map(|i| Some(Fingerprint::legacy(i)));
+        let [one, two] = [1, 2].map(|i| Some(Fingerprint(Kind::Legacy(i))));
         record.set_intact(V4, None, one);
         record.set_intact(V6, one, two);
         assert_eq!(record.get(V4), Known::Intact(one.unwrap()));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn changes_of_others_are_not_taken_for_own() {
-        let [one, two, three] = [1, 2, 3].map(|i| Some(Fingerprint::generation(i)));
+        let [one, two, three] = [1, 2, 3].map(|i| Some(Fingerprint(Kind::Generation(i))));
         let record = TableRecord::default();
         record.set_intact(V4, None, one);
         // The tables differ already before the change.

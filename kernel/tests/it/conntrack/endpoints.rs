@@ -6,13 +6,9 @@ use serde_json::{Value, json};
 use switchyard_core::testing::{Builder, endpoint, node, service, slice};
 
 use super::{
-    support::{Cluster, deleted, in_namespace, slice6},
+    support::{Cluster, deleted, dns, in_namespace, slice6},
     table::{Flow, add, assert_entries, flow, udp},
 };
-
-fn dns() -> Builder {
-    service("dns", "10.0.0.10").port("", "UDP", 53)
-}
 
 fn served_by(endpoints: &[Value]) -> Builder {
     slice("dns", "a").port("", "UDP", 5353).set("endpoints", json!(endpoints))

@@ -3,16 +3,12 @@
 use switchyard_core::testing::{Builder, endpoint, service, slice};
 
 use super::{
-    support::{Cluster, deleted, in_namespace, slice6},
+    support::{Cluster, deleted, dns, in_namespace, slice6},
     table::{add, assert_entries, udp},
 };
 
 const CLIENT: &str = "198.51.100.9:40000";
 const POD: &str = "10.1.0.1:5353";
-
-fn dns() -> Builder {
-    service("dns", "10.0.0.10").port("", "UDP", 53)
-}
 
 fn node_port(port: i64) -> Builder {
     dns().set("spec.type", "NodePort").node_port(port)

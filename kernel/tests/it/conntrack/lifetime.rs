@@ -10,13 +10,9 @@ use switchyard_core::{
 use switchyard_kernel::conntrack::Reconciler;
 
 use super::{
-    support::{Cluster, PATIENCE, deleted, in_namespace},
+    support::{Cluster, PATIENCE, deleted, dns, in_namespace},
     table::{Flow, add, assert_entries, flow, udp},
 };
-
-fn dns() -> Builder {
-    service("dns", "10.0.0.10").port("", "UDP", 53)
-}
 
 fn pod(ip: &str) -> Builder {
     slice("dns", "a").port("", "UDP", 5353).endpoint(endpoint(ip, "node-1"))

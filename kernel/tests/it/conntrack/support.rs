@@ -146,3 +146,8 @@ pub fn deleted(reports: &[Report]) -> usize {
 pub fn slice6(service: &str, suffix: &str) -> Builder {
     switchyard_core::testing::slice(service, suffix).set("addressType", "IPv6")
 }
+
+/// A Service with a UDP port.
+pub fn dns() -> Builder {
+    switchyard_core::testing::service("dns", "10.0.0.10").port("", "UDP", 53)
+}
