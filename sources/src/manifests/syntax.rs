@@ -235,8 +235,6 @@ fn json_documents(text: &str) -> (Vec<Document<'_>>, Option<DecodeError>) {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, marker::PhantomData};
-
     use super::*;
 
     fn texts(syntax: Syntax, text: &str) -> Vec<(usize, u64, &str)> {
@@ -265,21 +263,5 @@ mod tests {
         let (documents, error) = documents(Syntax::Json, "{}\n{\"a\":");
         assert_eq!(documents.len(), 1);
         assert_eq!(error.unwrap().line, Some(2));
-    }
-
-    #[test]
-    fn errors_have_line_and_path() {
-        type Seed = PhantomData<BTreeMap<String, Vec<i64>>>;
-        for (syntax, text) in [
-            (Syntax::Yaml, "x: [1]\n---\na:\n- 1\n- two\n"),
-            (Syntax::Json, "{\"x\": [1]}\n\n{\"a\":\n [1,\n\"two\"]}"),
-        ] {
-            let (documents, _) = documents(syntax, text);
-            assert!(documents[0].decode(Seed::default()).is_ok());
-            let error = documents[1].decode(Seed::default()).unwrap_err();
-            assert_eq!(error.line, Some(5), "{error:?}");
-            assert_eq!(print_path(&error.path), "a[1]");
-            assert!(!error.message.contains("line"), "{error:?}");
-        }
     }
 }

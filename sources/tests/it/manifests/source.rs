@@ -4,7 +4,7 @@
 use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use switchyard_core::objects::{Event, Kind, Object};
-use switchyard_sources::manifests::{self, ManifestsError, Severity};
+use switchyard_sources::manifests::{self, ManifestsError};
 use tempfile::TempDir;
 use tokio::{
     sync::mpsc::{self, Receiver},
@@ -274,35 +274,6 @@ async fn what_is_broken_keeps_its_state() {
     source.write("x.yaml", &service("a", "10.0.0.1"));
     assert_eq!(source.change().await, "-b");
     assert_eq!(source.change().await, "+a 10.0.0.1");
-}
-
-#[tokio::test]
-async fn the_last_of_two_files_counts() {
-    let (mut source, services) = Source::start(|dir| {
-        fs::write(dir.join("1.yaml"), service("a", "10.0.0.1")).unwrap();
-        fs::write(dir.join("2.yaml"), service("a", "10.0.0.2")).unwrap();
-    })
-    .await;
-    assert_eq!(services, ["a 10.0.0.2"]);
-    let (objects, problems) = manifests::read_dir(&source.path("")).unwrap();
-    assert_eq!(objects.iter().map(print).collect::<Vec<_>>(), ["a 10.0.0.2"]);
-    assert_eq!(problems.len(), 1);
-    assert_eq!(problems[0].severity, Severity::Warning);
-    let text = problems[0].to_string();
-    assert!(text.contains("1.yaml") && text.contains("2.yaml"), "{text}");
-    fs::remove_file(source.path("2.yaml")).unwrap();
-    assert_eq!(source.change().await, "+a 10.0.0.1");
-}
-
-#[tokio::test]
-async fn read_dir_reports_what_it_cannot_read() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("a.yaml"), service("a", "10.0.0.1") + "---\nkind: Service\n")
-        .unwrap();
-    let (objects, problems) = manifests::read_dir(dir.path()).unwrap();
-    assert_eq!(objects.len(), 1);
-    assert_eq!(problems.len(), 1);
-    assert_eq!((problems[0].document, problems[0].severity), (Some(2), Severity::Error));
 }
 
 /// A batch of a thousand files is complete, and single changes after it arrive one by one.
