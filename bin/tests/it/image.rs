@@ -3,25 +3,23 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output},
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name)
-}
+use super::deploy::deploy;
 
 fn build(output: &Path, arguments: &[&str]) {
-    let mut command = Command::new(script("build-image.sh"));
+    let mut command = Command::new(deploy("build-image.sh"));
     let built = command.arg("-o").arg(output).args(arguments).env("LEVEL", "1").output().unwrap();
     assert!(built.status.success(), "{built:?}");
 }
 
 fn check(image: &Path, limit: u64) -> Output {
-    let mut command = Command::new(script("test-image.sh"));
+    let mut command = Command::new(deploy("test-image.sh"));
     command.arg(image).env("LIMIT", limit.to_string()).output().unwrap()
 }
 
@@ -45,7 +43,7 @@ fn images_of_two_architectures_are_joined() {
         build(&path(architecture), &["-b", "/bin/true", "-a", architecture]);
     }
     let join = |images: [&str; 2]| {
-        let mut command = Command::new(script("index-images.sh"));
+        let mut command = Command::new(deploy("index-images.sh"));
         command.args(["-t", "somewhere/proxy:1", "-o"]).arg(path("joined"));
         command.args(images.map(path)).output().unwrap()
     };

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
-    namespace::{HEALTH, METRICS, Namespace, Program},
+    namespace::{HEALTH, METRICS, Namespace},
     standin::{Cluster, run},
 };
 
@@ -68,8 +68,7 @@ fn nothing_is_found_on_a_good_node() {
     assert_eq!((found.status, found.codes()), (0, vec![]), "{}", found.report);
 
     let manifests = Manifests::new(NODE);
-    let _program = manifests.start(&namespace, &["--proxy-mode=nftables"]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let _program = manifests.serve(&namespace, &["--proxy-mode=nftables"]);
     let before = namespace.list("ruleset");
     let found = examine(&namespace, &[]);
     assert_eq!((found.status, found.codes()), (0, vec![]), "{}", found.report);
@@ -143,6 +142,23 @@ fn bridges_without_rules_are_found() {
         switch("1");
         assert_eq!(examine(&namespace, &[]).codes(), [""; 0]);
     }
+    switch("0");
+    // The proxy warns of it where it matters.
+    let remedy = found.text("SWY0401", "remedy");
+    let manifests = Manifests::new(NODE);
+    let warns = |arguments: &[&str]| {
+        let program = manifests.serve(&namespace, arguments);
+        let (_, log) = program.terminate();
+        let warned = log.lines().find(|line| line.contains("Bridged packets bypass"));
+        warned.is_some_and(|line| {
+            let expected = format!("bridge=\"cni0\" remedy=\"{remedy}\"");
+            assert!(line.starts_with('W') && line.contains(&expected), "{line}");
+            true
+        })
+    };
+    assert!(warns(&["--proxy-mode=nftables"]));
+    assert!(!warns(&["--proxy-mode=nftables", "--masquerade-all"]));
+    assert!(!warns(&["--proxy-mode=userspace"]));
 }
 
 #[test]
@@ -182,8 +198,7 @@ fn second_proxies_and_leftovers_are_found() {
     assert_eq!(examine(&namespace, &[]).codes(), ["SWY0302", "SWY0303"]);
 
     let manifests = Manifests::new(NODE);
-    let program = manifests.start(&namespace, &["--proxy-mode=nftables"]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let program = manifests.serve(&namespace, &["--proxy-mode=nftables"]);
     let gone = || !namespace.list("ruleset").contains("KUBE-SVC-A");
     crate::namespace::until("the leftovers are gone", gone);
     assert_eq!(examine(&namespace, &[]).codes(), [""; 0]);
@@ -226,8 +241,7 @@ fn chains_of_iptables_legacy_are_found() {
 fn localhost_that_is_not_routed_is_found() {
     let namespace = node();
     let manifests = Manifests::new(NODE);
-    let _program = manifests.start(&namespace, &["--proxy-mode=iptables"]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let _program = manifests.serve(&namespace, &["--proxy-mode=iptables"]);
     assert_eq!(examine(&namespace, &[]).codes(), [""; 0]);
     namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", "0")]).unwrap();
     let found = examine(&namespace, &[]);
@@ -414,8 +428,7 @@ fn a_table_that_is_nearly_full_is_an_event() {
     run(|namespace| async move {
         let cluster = Cluster::start().await;
         fill(&namespace, "10.200.0.1:5432", 0, 81);
-        let arguments = cluster.arguments();
-        let _program = Program::start(&namespace, &arguments.each_ref().map(String::as_str));
+        let _program = cluster.run_program(&namespace, &[]);
         let event = cluster.event("ConntrackNearlyFull", "").await;
         assert_eq!(
             (&event["type"], &event["regarding"]["kind"]),

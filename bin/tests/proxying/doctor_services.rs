@@ -99,11 +99,8 @@ fn a_running_proxy_is_asked_and_its_services_tried() {
         slice("kubernetes", "8443", "{addresses: [192.0.2.1]}")
             .replace("namespace: shop", "namespace: default"),
     ));
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("p.sock");
-    let flag = format!("--local-socket={}", path.display());
-    let _program = manifests.start(&namespace, &["--proxy-mode=nftables", &flag]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let flag = manifests.local_socket();
+    let _program = manifests.serve(&namespace, &["--proxy-mode=nftables", &flag]);
     let listener = namespace.0.run(|| TcpListener::bind("192.0.2.1:8443")).unwrap().unwrap();
     let found = examine(&namespace, &[&flag]);
     assert_eq!((found.status, found.codes()), (0, vec![]), "{}", found.report);
@@ -117,9 +114,10 @@ fn a_running_proxy_is_asked_and_its_services_tried() {
     let found = examine(&node(), &[&flag]);
     assert_eq!(found.codes(), ["SWY0305"], "{}", found.report);
     // That is no finding of a proxy with changes that it has not synced.
-    let unsettled = directory.path().join("unsettled.sock");
-    let flag = format!("--local-socket={}", unsettled.display());
-    serve(&unsettled, move |asked| {
+    let path = flag.trim_start_matches("--local-socket=").to_owned();
+    let unsettled = format!("{path}-unsettled");
+    let flag = format!("--local-socket={unsettled}");
+    serve(Path::new(&unsettled), move |asked| {
         let mut stream = UnixStream::connect(&path).unwrap();
         writeln!(stream, "{asked}").unwrap();
         let mut answer = String::new();

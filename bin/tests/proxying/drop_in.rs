@@ -209,24 +209,6 @@ fn a_limit_that_cannot_be_set_is_an_error() {
 }
 
 #[test]
-fn a_mode_that_cannot_be_run_is_one_sentence() {
-    let namespace = Namespace::new();
-    let directory = node();
-    let mode = ["--proxy-mode=userspace".into(), "--userspace-capture=iptables".into()];
-    let all = [manifests(directory.path())].into_iter().chain(mode).collect::<Vec<_>>();
-    let mut command = kube_proxy(&namespace, directory.path(), &all);
-    let log = failed(command.env("PATH", directory.path()).output().unwrap());
-    let last = log.lines().last().unwrap();
-    assert!(
-        last.contains(
-            "\"command failed\" err=\"userspace cannot be used on this node: \
-             the capture mode iptables cannot be used: iptables, "
-        ) && last.ends_with("are not installed\""),
-        "{last}"
-    );
-}
-
-#[test]
 fn the_first_mode_that_works_is_used() {
     let namespace = Namespace::new();
     let directory = node();

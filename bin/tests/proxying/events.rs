@@ -34,8 +34,7 @@ fn starts_and_ports_in_use_are_events() {
         cluster.server.store().apply(service.clone());
         let _blocker = TcpListener::bind("192.0.2.1:31000").unwrap();
 
-        let arguments = cluster.arguments();
-        let program = Program::start(&namespace, &[&arguments[0], &arguments[1], &arguments[2]]);
+        let program = cluster.run_program(&namespace, &[]);
         let starting = without_times(cluster.event("Starting", "").await, NODE);
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         let instance = format!("kube-proxy-{}", host.trim());
@@ -136,10 +135,8 @@ fn what_the_mode_cannot_do_is_an_event_a_metric_and_one_warning() {
         // This one asks for nothing, and has the node's default.
         cluster.server.store().apply(load::service(2));
 
-        let [one, two, three] = cluster.arguments();
-        let mode = "--proxy-mode=nftables";
-        let arguments = [&*one, &two, &three, mode, "--lb-algorithm=destination-hash"];
-        let program = Program::start(&namespace, &arguments);
+        let arguments = ["--proxy-mode=nftables", "--lb-algorithm=destination-hash"];
+        let program = cluster.run_program(&namespace, &arguments);
         let asks = cluster.event("LbAlgorithmUnsupported", "least-connections").await;
         assert_eq!(
             (&asks["regarding"]["kind"], &asks["regarding"]["name"]),
@@ -183,11 +180,9 @@ fn why_it_ends_is_an_event() {
         run(|namespace| async move {
             let cluster = Cluster::start().await;
             let _blocker = TcpListener::bind(address).unwrap();
-            let [one, two, three] = cluster.arguments();
-            let arguments = [&one, &two, &three, "--bind-address-hard-fail"];
-            let output = namespace.switchyard(&arguments).output().unwrap();
-            let log = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(1), "{log}");
+            let program = cluster.run_program(&namespace, &["--bind-address-hard-fail"]);
+            let (status, log) = program.ended();
+            assert_eq!(status.code(), Some(1), "{log}");
             let event = without_times(cluster.event(reason, "").await, NODE);
             assert_eq!(event["type"], "Warning");
             assert_eq!(event["action"], "StartKubeProxy");

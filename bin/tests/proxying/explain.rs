@@ -10,7 +10,7 @@ use std::{
 use api_standin::load;
 use serde_json::Value;
 use switchyard_core::testing::check_schema;
-use tempfile::TempDir;
+use tempfile::NamedTempFile;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
@@ -26,12 +26,13 @@ fn a_running_proxy_answers_its_own_user() {
         "{addresses: [10.0.0.5], nodeName: node-1, zone: a, targetRef: {kind: Pod, name: web-x}}";
     let ready = slice("web", "8080, protocol: TCP", endpoint);
     let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
-    let directory = TempDir::new().unwrap();
-    let socket = directory.path().join("proxy.sock");
-    let flag = format!("--local-socket={}", socket.display());
-    let program = manifests.start(&namespace, &[&flag]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
-    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let flag = manifests.local_socket();
+    let program = manifests.serve(&namespace, &[&flag]);
+    assert_eq!(
+        fs::metadata(flag.trim_start_matches("--local-socket=")).unwrap().permissions().mode()
+            & 0o777,
+        0o600
+    );
     let run = |status: i32, arguments: &[&str]| {
         let output = namespace.switchyard(arguments).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -46,7 +47,6 @@ fn a_running_proxy_answers_its_own_user() {
     // The start of the proxy is no change.
     assert!(!text.contains("last change"), "{text}");
     run(4, &["explain", "shop/none", &flag]);
-    let taken = directory.path().join("snapshot");
     let lines = run(0, &["snapshot", &flag]);
     let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     lines.lines().for_each(|line| check_schema("snapshot", &json(line)));
@@ -73,8 +73,9 @@ fn a_running_proxy_answers_its_own_user() {
         lines.contains("{\"otherTables\":[") && lines.contains("{\"metrics\":\"# HELP "),
         "{lines}"
     );
+    let taken = NamedTempFile::new().unwrap();
     fs::write(&taken, lines).unwrap();
-    let from = taken.to_str().unwrap();
+    let from = taken.path().to_str().unwrap();
     // But for the comparison with the kernel's rules and the flows, which are of the moment.
     let [shown, live] = [&run(0, &["explain", "shop/web", "--from", from]), &text].map(|text| {
         let text = text.split("\nENDPOINT").next().unwrap();
@@ -98,14 +99,13 @@ fn a_running_proxy_answers_its_own_user() {
     run(4, &["explain", "shop/web", &flag]);
 }
 
-/// Starts a proxy for a Service with one endpoint, 10.0.0.5.
-fn proxy_of_web(namespace: &Namespace, flags: &[&str]) -> (Program, Manifests) {
+/// Starts a proxy for a Service with one endpoint, 10.0.0.5. Returns the flag of its socket, too.
+fn proxy_of_web(namespace: &Namespace, mode: &str) -> (Program, Manifests, String) {
     let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
     let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
     let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
-    let program = manifests.start(namespace, flags);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
-    (program, manifests)
+    let flag = manifests.local_socket();
+    (manifests.serve(namespace, &[&flag, "--proxy-mode", mode]), manifests, flag)
 }
 
 /// The comparison of each backend is among the tests of them all.
@@ -113,9 +113,7 @@ fn proxy_of_web(namespace: &Namespace, flags: &[&str]) -> (Program, Manifests) {
 fn a_backend_is_asked_whether_the_kernel_holds_what_it_programmed() {
     for mode in ["iptables", "userspace"] {
         let namespace = Namespace::new();
-        let directory = TempDir::new().unwrap();
-        let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-        let _proxy = proxy_of_web(&namespace, &[&flag, &format!("--proxy-mode={mode}")]);
+        let (_proxy, _manifests, flag) = proxy_of_web(&namespace, mode);
         let ask = || {
             let output = namespace.switchyard(&["explain", "shop/web", &flag]).output().unwrap();
             (output.status.code(), String::from_utf8(output.stdout).unwrap())
@@ -143,9 +141,7 @@ fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
     let namespace = Namespace::new();
     let inside = &namespace.0;
     inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
-    let directory = TempDir::new().unwrap();
-    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let _proxy = proxy_of_web(&namespace, &[&flag]);
+    let (_proxy, _manifests, flag) = proxy_of_web(&namespace, "nftables");
     let endpoint = || {
         let arguments = ["explain", "shop/web", "-o", "json", &flag];
         let output = namespace.switchyard(&arguments).output().unwrap();
@@ -185,9 +181,7 @@ fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
 fn a_table_that_drops_is_named_with_its_remedy() {
     let namespace = Namespace::new();
     let inside = &namespace.0;
-    let directory = TempDir::new().unwrap();
-    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let _proxy = proxy_of_web(&namespace, &[&flag]);
+    let (_proxy, _manifests, flag) = proxy_of_web(&namespace, "nftables");
     let ask = |question: &str| {
         let output = namespace.switchyard(&["explain", question, &flag]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
@@ -252,9 +246,7 @@ fn pods_are_named_as_the_api_server_names_them() {
         let cluster = Cluster::start().await;
         load::fill(cluster.server.store(), 2, 3);
         let flag = format!("--local-socket={}", cluster.directory.path().join("p.sock").display());
-        let arguments = cluster.arguments();
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain([&*flag]).collect();
-        let _program = Program::start(&namespace, &arguments);
+        let _program = cluster.run_program(&namespace, &[&flag]);
         namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         let ask = |service: &str| -> Value {
             let output = namespace.switchyard(&["explain", service, "-ojson", &flag]).output();

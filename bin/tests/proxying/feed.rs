@@ -3,12 +3,10 @@
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
-    path::Path,
 };
 
 use serde_json::{Value, json};
 use switchyard_core::testing::check_schema;
-use tempfile::TempDir;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
@@ -18,7 +16,7 @@ use crate::{
 struct Feed(BufReader<UnixStream>);
 
 impl Feed {
-    fn new(path: &Path) -> Self {
+    fn new(path: &str) -> Self {
         let mut stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(packet_rig::wait::PATIENCE)).unwrap();
         stream.write_all(b"\"watch\"\n").unwrap();
@@ -53,13 +51,10 @@ fn a_feed_shows_what_is_programmed_and_who_changes_it() {
     );
     let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
     let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
-    let directory = TempDir::new().unwrap();
-    let socket = directory.path().join("proxy.sock");
-    let flag = format!("--local-socket={}", socket.display());
-    let program = manifests.start(&namespace, &["--proxy-mode=nftables", &flag]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let flag = manifests.local_socket();
+    let program = manifests.serve(&namespace, &["--proxy-mode=nftables", &flag]);
 
-    let mut feed = Feed::new(&socket);
+    let mut feed = Feed::new(flag.trim_start_matches("--local-socket="));
     assert_eq!(feed.find("feed", |_| true)["node"], "node-1");
     let set = feed.find("set", |_| true);
     assert_eq!(set["id"]["name"]["service"], json!({"namespace": "shop", "name": "web"}));

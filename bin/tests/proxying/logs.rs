@@ -1,4 +1,4 @@
-//! The log, line by line, as a pipeline that knows kube-proxy's reads it.
+//! The log of the program, in both formats. Unit tests have the formats themselves.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ fn objects(endpoint: &str) -> String {
 }
 
 /// The log of the program with these arguments, from the start to a change of endpoints.
-fn logged(namespace: &Namespace, arguments: &[&str]) -> (String, u32) {
+fn logged(namespace: &Namespace, arguments: &[&str]) -> String {
     let manifests = Manifests::new(&objects("10.0.0.6"));
     let program = manifests.start(namespace, arguments);
     namespace.wait_for_service_ports(1);
@@ -23,14 +23,12 @@ fn logged(namespace: &Namespace, arguments: &[&str]) -> (String, u32) {
     let partial =
         "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1\n";
     namespace.wait(METRICS, "/metrics", |_, text| text.contains(partial));
-    let process = program.id();
-    let (_, log) = program.terminate();
-    (log, process)
+    program.terminate().1
 }
 
 /// The lines, of which some go on in the next; without what is in front of the message.
 #[track_caller]
-fn messages(log: &str, process: u32) -> Vec<String> {
+fn messages(log: &str) -> Vec<String> {
     let mut messages: Vec<String> = Vec::new();
     for line in log.lines() {
         if line.starts_with('\t') || line == " >" {
@@ -39,17 +37,7 @@ fn messages(log: &str, process: u32) -> Vec<String> {
             continue;
         }
         let (head, message) = line.split_once("] ").expect(line);
-        // I1121 09:08:59.667744    1234 file.rs:12
-        let shape: String =
-            head.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
-        let place = head.rsplit_once(' ').expect(line).1;
-        assert!(matches!(&shape[..1], "I" | "W" | "E"), "{line}");
-        assert_eq!(&shape[1..22], "0000 00:00:00.000000 ", "{line}");
-        assert_eq!(&head[22..30], format!("{process:>7} "), "{line}");
-        assert_eq!(head[30..], *place, "{line}");
-        let (file, number) = place.split_once(':').expect(line);
-        assert!(file.ends_with(".rs") && !file.contains('/'), "{line}");
-        assert!(number.parse::<u32>().is_ok(), "{line}");
+        assert!(head.starts_with(['I', 'W', 'E']), "{line}");
         assert!(message.starts_with('"') || message.starts_with("FLAG: --"), "{line}");
         messages.push(message.to_owned());
     }
@@ -72,8 +60,8 @@ fn says_what_it_should(mode: &str, of_mode: &[(u32, &str)], verbosities: &[u32])
     ];
     for verbosity in verbosities {
         let arguments = [format!("--proxy-mode={mode}"), format!("-v={verbosity}")];
-        let (log, process) = logged(&namespace, &[&arguments[0], &arguments[1]]);
-        let messages = messages(&log, process);
+        let log = logged(&namespace, &[&arguments[0], &arguments[1]]);
+        let messages = messages(&log);
         for (from, start) in common.iter().chain(of_mode) {
             let is_there = messages.iter().any(|message| message.starts_with(start));
             assert_eq!(is_there, verbosity >= from, "{mode} -v={verbosity}: {start}\n{log}");
@@ -97,35 +85,20 @@ fn programs_and_their_input_are_logged() {
 #[test]
 fn a_file_can_say_more() {
     let namespace = Namespace::new();
-    let (log, _) =
+    let log =
         logged(&namespace, &["--vmodule=engine_observer=3,other*=9", "--proxy-mode=nftables"]);
     assert!(log.contains("\"Setting endpoints for service port name\""), "{log}");
     assert!(!log.contains("\"Object added") && !log.contains("\"Listening\""), "{log}");
 }
 
 #[test]
-fn json_is_what_components_write() {
+fn json_has_the_same_messages() {
     let namespace = Namespace::new();
     let arguments = ["--logging-format=json", "-v=4", "--proxy-mode=nftables"];
-    let (log, _) = logged(&namespace, &arguments);
+    let log = logged(&namespace, &arguments);
     let mut seen = Vec::new();
     for line in log.lines() {
         let object: Value = serde_json::from_str(line).expect(line);
-        let milliseconds = object["ts"].as_f64().expect(line);
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let age = now.as_secs_f64() - milliseconds / 1000.0;
-        assert!((0.0..60.0).contains(&age), "{line}");
-        let (time, rest) = line.split_once(",\"caller\":\"").expect(line);
-        let digits = time.strip_prefix("{\"ts\":").expect(line);
-        assert!(digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'), "{line}");
-        let (caller, rest) = rest.split_once("\",\"msg\":").expect(line);
-        let folders = caller.split('/').count();
-        assert!(folders == 2 && caller.contains(".rs:"), "{line}");
-        let rest = rest.strip_prefix(&object["msg"].to_string()).expect(line);
-        match object.get("v") {
-            Some(v) => assert!(rest.starts_with(&format!(",\"v\":{v}")), "{line}"),
-            None => assert!(object.get("err").is_some(), "{line}"),
-        }
         seen.push((object["msg"].as_str().expect(line).to_owned(), object["v"].as_u64()));
     }
     for expected in [

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
-mod bridges;
 mod cluster;
 mod config_map;
 mod descriptors;

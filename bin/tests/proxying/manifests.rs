@@ -4,7 +4,7 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::namespace::{Namespace, Program};
+use crate::namespace::{HEALTH, Namespace, Program};
 
 /// The node of the program.
 pub(crate) const NODE: &str = "\
@@ -61,6 +61,19 @@ impl Manifests {
     /// The arguments that name the directory and the node.
     pub(crate) fn arguments(&self) -> [&str; 3] {
         ["--manifests", self.path(), "--hostname-override=node-1"]
+    }
+
+    /// The flag that has the program serve its local socket in this directory.
+    pub(crate) fn local_socket(&self) -> String {
+        format!("--local-socket={}/proxy.sock", self.path())
+    }
+
+    /// Starts the program in the namespace, and waits until it is ready.
+    #[track_caller]
+    pub(crate) fn serve(&self, namespace: &Namespace, more: &[&str]) -> Program {
+        let program = self.start(namespace, more);
+        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+        program
     }
 
     /// Starts the program in the namespace.

@@ -203,11 +203,3 @@ fn service_ports(metrics: &str) -> Option<u32> {
     let name = "switchyard_service_ports{ip_family=\"IPv4\"} ";
     metrics.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()
 }
-
-#[test]
-fn a_long_log_blocks_no_program() {
-    let mut command = Command::new("sh");
-    command.args(["-c", "yes | head -c 1000000 >&2"]);
-    let (status, log) = Program::spawn(command).ended();
-    assert!(status.success() && log.len() == 1_000_000, "{status}: {} bytes", log.len());
-}

@@ -43,6 +43,10 @@ impl Client {
         writeln!(self.0.get_mut(), "{line}").unwrap();
     }
 
+    fn send_all(&mut self, lines: &[Value]) {
+        lines.iter().for_each(|line| self.send(line));
+    }
+
     pub(crate) fn receive(&mut self) -> Value {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
@@ -89,10 +93,7 @@ fn a_client_feeds_services_and_may_die() {
 
     let mut client = Client::new(&socket);
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    client.send(&json!("list"));
-    client.send(&service());
-    client.send(&slice());
-    client.send(&json!({"confirm": 1}));
+    client.send_all(&[json!("list"), service(), slice(), json!({"confirm": 1})]);
     assert_eq!(client.receive(), json!({"confirmed": 1}));
     assert_eq!(namespace.get(HEALTH, "/readyz").unwrap().0, 503, "the list has no end yet");
     assert!(!connects());
@@ -119,19 +120,15 @@ fn a_client_feeds_services_and_may_die() {
     assert_eq!(client.receive(), json!({"confirmed": 2}));
     assert!(connects());
 
-    client.send(&json!("list"));
-    client.send(&json!({"node": {
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"},
-    }}));
-    client.send(&json!("synced"));
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}});
+    client.send_all(&[json!("list"), json!({"node": node}), json!("synced")]);
     assert_eq!(client.receive(), json!({"synced": {"objects": 1, "isWhole": true}}));
     until("the Service is gone", || !connects());
     let rules = || namespace.list("table ip kube-proxy");
     until("its rules are gone", || !rules().contains("10.96.0.10"));
 
     // A single change.
-    client.send(&service());
-    client.send(&slice());
+    client.send_all(&[service(), slice()]);
     until("the Service serves again", connects);
     client.send(&json!({"delete": {"kind": "Service", "namespace": "shop", "name": "web"}}));
     until("the Service is gone again", || !rules().contains("10.96.0.10"));
@@ -148,9 +145,7 @@ fn a_new_process_programs_nothing_before_the_list() {
     let has_service = || namespace.list("table ip kube-proxy").contains("10.96.0.10");
     let program = Program::start(&namespace, &arguments);
     let mut client = Client::new(&socket);
-    for line in [json!("list"), service(), json!("synced")] {
-        client.send(&line);
-    }
+    client.send_all(&[json!("list"), service(), json!("synced")]);
     client.receive();
     until("the node is ready", || namespace.get(HEALTH, "/readyz").is_some_and(|a| a.0 == 200));
     assert!(has_service());
@@ -162,9 +157,7 @@ fn a_new_process_programs_nothing_before_the_list() {
     client.send(&json!({"confirm": 1}));
     client.receive();
     assert!(has_service());
-    for line in [json!("list"), json!("synced")] {
-        client.send(&line);
-    }
+    client.send_all(&[json!("list"), json!("synced")]);
     client.receive();
     until("the rules are gone", || !has_service());
     program.terminate();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime;
 
-use crate::namespace::{Namespace, until_ok_async};
+use crate::namespace::{Namespace, Program, until_ok_async};
 
 /// The node of the program.
 pub(crate) const NODE: &str = "node-1";
@@ -37,6 +37,13 @@ impl Cluster {
             // The limit belongs to the machine, not to the namespace.
             "--conntrack-max-per-core=0".into(),
         ]
+    }
+
+    /// Starts the program in the namespace with these arguments besides.
+    pub(crate) fn run_program(&self, namespace: &Namespace, more: &[&str]) -> Program {
+        let mut command = namespace.switchyard(more);
+        command.args(self.arguments());
+        Program::spawn(command)
     }
 
     /// Waits for a request of this method, with this in its path.

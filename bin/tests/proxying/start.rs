@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    namespace::{HEALTH, METRICS, Namespace, Program, until},
+    namespace::{HEALTH, METRICS, Namespace, until},
     standin::{Cluster, NODE, run},
 };
 
@@ -28,21 +28,10 @@ async fn cluster(node: Value) -> Cluster {
     cluster
 }
 
-fn arguments(cluster: &Cluster, more: &[&str]) -> Vec<String> {
-    let more = more.iter().map(|&text| text.to_owned());
-    cluster.arguments().into_iter().chain(more).collect()
-}
-
-fn start(cluster: &Cluster, namespace: &Namespace, more: &[&str]) -> Program {
-    let arguments = arguments(cluster, more);
-    Program::start(namespace, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
-}
-
 /// The log of a program that ends by itself, with status 1.
 async fn failed(cluster: &Cluster, namespace: &Namespace, more: &[&str]) -> String {
-    let arguments = arguments(cluster, more);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut command = namespace.switchyard(&arguments);
+    let mut command = namespace.switchyard(more);
+    command.args(cluster.arguments());
     command.stderr(Stdio::piped()).stdout(Stdio::null());
     let ended = tokio::task::spawn_blocking(move || command.output().unwrap());
     let output = ended.await.unwrap();
@@ -60,8 +49,7 @@ fn pod_networks_are_waited_for_and_followed() {
         let cluster = cluster(node(&["192.0.2.1"], &[])).await;
         let apply = |node| cluster.server.store().apply(node);
         let before = rules();
-        let program = start(
-            &cluster,
+        let program = cluster.run_program(
             &namespace,
             &["--proxy-mode=nftables", "--detect-local-mode=NodeCIDR", "-v=2"],
         );
@@ -112,7 +100,7 @@ fn what_does_not_fit_the_node_is_said() {
 
         // In another mode it is only a doubt.
         let arguments = ["--nodeport-addresses=0.0.0.0/0", "--version=v1.37.0-here"];
-        let program = start(&cluster, &namespace, &arguments);
+        let program = cluster.run_program(&namespace, &arguments);
         namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         let agent = cluster.server.user_agent().unwrap();
         assert!(agent.ends_with(" kubernetes/v1.37.0-here"), "{agent}");
@@ -137,7 +125,8 @@ fn what_does_not_fit_the_node_is_said() {
 fn requests_are_paced() {
     run(|namespace| async move {
         let cluster = cluster(node(&["192.0.2.1"], &[])).await;
-        let program = start(&cluster, &namespace, &["--kube-api-qps=0.001", "--kube-api-burst=3"]);
+        let program =
+            cluster.run_program(&namespace, &["--kube-api-qps=0.001", "--kube-api-burst=3"]);
         // Four watches and the Event of the start want to be asked for at once.
         until("three requests", || cluster.server.requests().len() == 3);
         // Its other servers do not wait for it.
@@ -147,7 +136,7 @@ fn requests_are_paced() {
         let waits = log.lines().filter(|line| line.contains("\"Request throttled"));
         assert_eq!(waits.count(), 2, "{log}");
 
-        let program = start(&cluster, &namespace, &["--kube-api-qps=-1", "--kube-api-burst=1"]);
+        let program = cluster.run_program(&namespace, &["--kube-api-qps=-1", "--kube-api-burst=1"]);
         namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         let (_, log) = program.terminate();
         assert!(!log.contains("Request throttled"), "{log}");

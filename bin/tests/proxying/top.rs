@@ -18,7 +18,6 @@ use rustix::{
 };
 use serde_json::Value;
 use switchyard_core::testing::check_schema;
-use tempfile::TempDir;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
@@ -122,10 +121,8 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
     let none = service("none", "clusterIP: 10.96.0.11, ports: [{port: 80, protocol: TCP}]");
     let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
     let manifests = Manifests::new(&format!("{NODE}{web}{none}{ready}"));
-    let directory = TempDir::new().unwrap();
-    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let program = manifests.start(&namespace, &[&flag]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let flag = manifests.local_socket();
+    let program = manifests.serve(&namespace, &[&flag]);
 
     let print = |arguments: &[&str]| {
         let output = namespace.switchyard(&[&["top", &flag], arguments].concat()).output().unwrap();
@@ -225,10 +222,8 @@ fn connections_that_end_at_the_proxy_count_as_well() {
     let web = service("web", ports);
     let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
     let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
-    let directory = TempDir::new().unwrap();
-    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let _program = manifests.start(&namespace, &["--proxy-mode=userspace", &flag]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let flag = manifests.local_socket();
+    let _program = manifests.serve(&namespace, &["--proxy-mode=userspace", &flag]);
     let connect = || ["10.96.0.10:80", "192.0.2.1:30080"].map(TcpStream::connect);
     let (_listener, _clients) = namespace
         .0

@@ -8,7 +8,6 @@ use std::{
 
 use serde_json::{Value, json};
 use switchyard_core::testing::check_schema;
-use tempfile::TempDir;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
@@ -47,10 +46,8 @@ fn packets_are_followed_and_compared_and_no_table_stays() {
     let none = service("none", "clusterIP: 10.96.0.11, ports: [{port: 80, protocol: TCP}]");
     let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
     let manifests = Manifests::new(&format!("{NODE}{web}{none}{ready}"));
-    let directory = TempDir::new().unwrap();
-    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let program = manifests.start(&namespace, &[&flag]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let flag = manifests.local_socket();
+    let program = manifests.serve(&namespace, &[&flag]);
     let _listener = inside.run(|| TcpListener::bind("10.0.0.5:8080").unwrap()).unwrap();
     let connect = |to: &'static str| {
         let connect = move || {
@@ -101,7 +98,7 @@ fn packets_are_followed_and_compared_and_no_table_stays() {
     assert_eq!(got, [&json!("silence"), &json!("quiet"), &json!("drop"), &json!(true)]);
 
     // Without a proxy to ask, the way is shown nevertheless.
-    let nobody = format!("--local-socket={}", directory.path().join("none.sock").display());
+    let nobody = format!("--local-socket={}/none.sock", manifests.path());
     let (status, answer) = trace(TO, &[&nobody]);
     assert_eq!((status, &answer["packets"][0]["asExplained"]), (Some(5), &json!(null)), "{answer}");
 
@@ -126,10 +123,8 @@ fn datagrams_of_ipv6_are_followed_through_rules_of_iptables() {
     let ready = ready.replace("addressType: IPv4", "addressType: IPv6");
     let node = NODE.replace("192.0.2.1", "fd00::1");
     let manifests = Manifests::new(&format!("{node}{dns}{ready}"));
-    let directory = TempDir::new().unwrap();
-    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
-    let _program = manifests.start(&namespace, &["--proxy-mode=iptables", &flag]);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+    let flag = manifests.local_socket();
+    let _program = manifests.serve(&namespace, &["--proxy-mode=iptables", &flag]);
     // A snapshot has these rules.
     let taken = namespace.switchyard(&["snapshot", &flag]).output().unwrap();
     let taken = String::from_utf8(taken.stdout).unwrap();

@@ -11,30 +11,12 @@ use crate::{
 };
 
 /// Starts what follows as user 65532 without any capability, and with at most one to gain.
-const AS_USER: [&str; 8] = [
-    "--reuid",
-    "65532",
-    "--regid",
-    "65532",
-    "--clear-groups",
-    "--inh-caps=-all",
-    "--bounding-set=-all,+net_admin",
-    "--",
-];
+const AS_USER: &str = "--reuid 65532 --regid 65532 --clear-groups --inh-caps=-all \
+                       --bounding-set=-all,+net_admin --";
 
 /// Starts what follows as user 65532 with CAP_NET_ADMIN and nothing else, now or later.
-const WITH_CAPABILITY: [&str; 10] = [
-    "--reuid",
-    "65532",
-    "--regid",
-    "65532",
-    "--clear-groups",
-    "--no-new-privs",
-    "--inh-caps=-all,+net_admin",
-    "--ambient-caps=-all,+net_admin",
-    "--bounding-set=-all,+net_admin",
-    "--",
-];
+const WITH_CAPABILITY: &str = "--reuid 65532 --regid 65532 --clear-groups --no-new-privs --inh-caps=-all,+net_admin \
+     --ambient-caps=-all,+net_admin --bounding-set=-all,+net_admin --";
 
 /// The program and a manifest of a node, for everybody to read.
 struct Place(TempDir);
@@ -60,10 +42,10 @@ impl Place {
 
     /// Runs the program after `setpriv` with these arguments until it is healthy and `done`.
     #[track_caller]
-    fn run(&self, namespace: &Namespace, setpriv: &[&str], mode: &str, done: impl Fn() -> bool) {
+    fn run(&self, namespace: &Namespace, setpriv: &str, mode: &str, done: impl Fn() -> bool) {
         let mut command: Command = namespace.0.command("setpriv");
         command
-            .args(setpriv)
+            .args(setpriv.split(' '))
             .arg(self.program())
             .arg(format!("--manifests={}", self.0.path().join("manifests").display()))
             .args(["--hostname-override=node-1", &format!("--proxy-mode={mode}")]);
@@ -76,7 +58,7 @@ impl Place {
 #[test]
 fn one_capability_is_enough() {
     let namespace = Namespace::new();
-    Place::new().run(&namespace, &WITH_CAPABILITY, "nftables", || {
+    Place::new().run(&namespace, WITH_CAPABILITY, "nftables", || {
         namespace.list("tables").contains("table ip kube-proxy")
     });
 }
@@ -91,8 +73,8 @@ fn programs_that_are_called_have_what_the_file_grants() {
         let saved = namespace.listing("iptables-nft-save", &["-t", "nat"]);
         saved.contains(":KUBE-SERVICES ")
     };
-    place.run(&namespace, &AS_USER, "iptables", chains);
-    place.run(&namespace, &AS_USER, "nftables", || !chains());
+    place.run(&namespace, AS_USER, "iptables", chains);
+    place.run(&namespace, AS_USER, "nftables", || !chains());
 }
 
 #[test]
@@ -101,7 +83,7 @@ fn owned_addresses_need_the_privilege_to_listen_on_every_port() {
     let place = Place::new();
     let start = || {
         let mut command: Command = namespace.0.command("setpriv");
-        command.args(WITH_CAPABILITY).arg(place.program()).args([
+        command.args(WITH_CAPABILITY.split(' ')).arg(place.program()).args([
             &format!("--manifests={}", place.0.path().join("manifests").display()),
             "--hostname-override=node-1",
             "--proxy-mode=userspace",

@@ -7,9 +7,8 @@ mod table;
 use std::{
     fs,
     io::Write,
-    os::unix::fs::PermissionsExt,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 use api_standin::load;
@@ -20,7 +19,7 @@ use tempfile::TempDir;
 use self::{scrape::Family, table::Row};
 use crate::{
     manifests::{Manifests, NODE, service, slice},
-    namespace::{HEALTH, METRICS, Namespace, Program, until, until_ok_async},
+    namespace::{HEALTH, METRICS, Namespace, Program, put_program, until, until_ok_async},
     standin::{Cluster, run},
 };
 
@@ -164,8 +163,7 @@ fn nftables_mode_exports_what_the_page_says() {
     run(|namespace| async move {
         let cluster = Cluster::start().await;
         fill(&cluster);
-        let [one, two, three] = cluster.arguments();
-        let _program = Program::start(&namespace, &[&one, &two, &three, "--proxy-mode=nftables"]);
+        let _program = cluster.run_program(&namespace, &["--proxy-mode=nftables"]);
         let ports = "switchyard_service_ports{ip_family=\"IPv4\"}";
         wait(&namespace, ports, |ports| ports == 7.0).await;
 
@@ -177,8 +175,7 @@ fn nftables_mode_exports_what_the_page_says() {
         drop(owner);
         namespace.wait(HEALTH, "/readyz", |_, body| !body.contains("problems"));
         let mut slice = load::slices(0, 3).remove(0);
-        slice["metadata"]["annotations"] =
-            json!({"endpoints.kubernetes.io/last-change-trigger-time": jiff_now()});
+        slice["metadata"]["annotations"] = json!({"endpoints.kubernetes.io/last-change-trigger-time": jiff::Timestamp::now().to_string()});
         cluster.server.store().apply(slice);
         let programming =
             "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}";
@@ -265,11 +262,6 @@ fn nftables_mode_exports_what_the_page_says() {
     });
 }
 
-fn jiff_now() -> String {
-    let output = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%S.%NZ"]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
-
 /// The Services, with an endpoint each at these addresses of other nodes.
 fn objects(tcp: &[&str], udp: &str) -> String {
     let web = "clusterIP: 10.96.0.11, clusterIPs: [10.96.0.11, 'fd00:10::11'], \
@@ -278,7 +270,7 @@ fn objects(tcp: &[&str], udp: &str) -> String {
                ports: [{port: 53, protocol: UDP}]";
     let changed = format!(
         "metadata: {{annotations: {{endpoints.kubernetes.io/last-change-trigger-time: {}}}, ",
-        jiff_now()
+        jiff::Timestamp::now()
     );
     let endpoints = |name, port, addresses: &[&str]| {
         let endpoint = |address| format!("{{nodeName: elsewhere, addresses: [{address}]}}");
@@ -298,14 +290,12 @@ fn objects(tcp: &[&str], udp: &str) -> String {
 fn failing_programs(directory: &Path) {
     for base in ["iptables", "ip6tables"] {
         for part in ["", "-save", "-restore"] {
-            let path = directory.join(format!("{base}{part}"));
             let refusal = match part {
                 "-restore" => "[ -e $0.refuse ] && rm $0.refuse && echo refused >&2 && exit 2\n",
                 _ => "",
             };
-            let script = format!("#!/bin/sh\n{refusal}exec /usr/sbin/{base}-nft{part} \"$@\"\n");
-            fs::write(&path, script).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            let script = format!("{refusal}exec /usr/sbin/{base}-nft{part} \"$@\"");
+            put_program(directory, &format!("{base}{part}"), &script);
         }
     }
 }

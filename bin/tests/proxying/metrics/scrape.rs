@@ -11,8 +11,6 @@ pub(super) struct Family {
     pub(super) labels: BTreeSet<String>,
     /// The values of `le`, in their order.
     pub(super) buckets: Vec<String>,
-    /// The values, by the series' name and labels as they are written.
-    pub(super) values: BTreeMap<String, f64>,
 }
 
 /// The families of a scrape.
@@ -42,7 +40,7 @@ pub(super) fn families(text: &str) -> BTreeMap<String, Family> {
                     family.labels.insert(label);
                 }
             }
-            family.values.insert(series.to_owned(), value.parse().expect(line));
+            value.parse::<f64>().expect(line);
         }
     }
     families
