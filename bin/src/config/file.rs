@@ -171,29 +171,6 @@ mod tests {
     }
 
     #[test]
-    fn names_are_the_apis() {
-        let found = decoded(
-            "clusterCIDR: 10.0.0.0/8\nnodePortAddresses: [primary]\nbindAddressHardFail: true\n\
-             ipvs: {excludeCIDRs: [1.2.3.0/24], strictARP: true, tcpFinTimeout: 1m}\n\
-             winkernel: {enableDSR: true, sourceVip: x, rootHnsEndpointName: z}\n\
-             conntrack: {tcpCloseWaitTimeout: 1h0m0s, udpStreamTimeout: 1s, maxPerCore: 0}\n\
-             logging: {flushFrequency: 5000000000, vmodule: [{filePattern: a, verbosity: 3}],\n\
-             \x20 options: {json: {infoBufferSize: 64Ki}, text: {infoBufferSize: 0}}}\n",
-        );
-        assert_eq!(found.warnings, [""; 0]);
-        let config = found.config;
-        assert_eq!(config.cluster_cidr, "10.0.0.0/8");
-        assert_eq!(config.node_port_addresses, ["primary"]);
-        assert!(config.bind_address_hard_fail && config.ipvs.strict_arp);
-        assert_eq!(config.ipvs.exclude_cidrs, ["1.2.3.0/24"]);
-        assert_eq!(config.conntrack.max_per_core, Some(0));
-        assert_eq!(config.conntrack.tcp_close_wait_timeout.unwrap().to_string(), "1h0m0s");
-        assert_eq!(config.logging.flush_frequency.to_string(), "5s");
-        assert_eq!(config.logging.vmodule[0].verbosity, 3);
-        assert_eq!(config.logging.options.json.info_buffer_size.0, "64Ki");
-    }
-
-    #[test]
     fn json_is_taken() {
         let json =
             format!("\n{{\"apiVersion\":{API_VERSION:?},\"kind\":{KIND:?},\"mode\":\"nftables\"}}");

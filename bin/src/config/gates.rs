@@ -68,20 +68,17 @@ const KNOWN: &[(&str, Stage)] = &[
     ("NFTablesProxyMode", Stage::Locked),
 ];
 
-/// Why a gate cannot have its configured value.
+/// A gate that is locked cannot have its configured value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GateError {
-    /// The gate is locked.
-    #[error("cannot set feature gate {0} to false, feature is locked to true")]
-    Locked(String),
-}
+#[error("cannot set feature gate {0} to false, feature is locked to true")]
+pub struct GateError(String);
 
 /// Checks the configured gates, and returns the warnings about them.
 pub fn check(gates: &BTreeMap<String, bool>) -> Result<Vec<String>, GateError> {
     let mut warnings = Vec::new();
     for (name, value) in gates {
         match stage(name) {
-            Some(Stage::Locked) if !value => return Err(GateError::Locked(name.clone())),
+            Some(Stage::Locked) if !value => return Err(GateError(name.clone())),
             Some(Stage::Stable | Stage::Locked) => warnings.push(format!(
                 "setting GA feature gate {name}={value}; it will be removed in a future release"
             )),

@@ -23,9 +23,6 @@ pub mod version;
 pub mod watch;
 pub mod write;
 
-#[cfg(test)]
-mod tests;
-
 pub use self::{
     error::ConfigError,
     load::{Loaded, complete, load, log_flags},

@@ -298,22 +298,21 @@ impl Section {
             min_sync: min.to_std(),
             comparison: None,
         };
+        let of_iptables = Self {
+            masquerade_bit: iptables.masquerade_bit,
+            masquerade_all: iptables.masquerade_all,
+            periods: periods(iptables.sync_period, iptables.min_sync_period),
+        };
         match config.mode.as_str() {
             "nftables" => Self {
                 masquerade_bit: nftables.masquerade_bit,
                 masquerade_all: nftables.masquerade_all,
                 periods: periods(nftables.sync_period, nftables.min_sync_period),
             },
-            "ipvs" => Self {
-                masquerade_bit: iptables.masquerade_bit,
-                masquerade_all: iptables.masquerade_all,
-                periods: periods(ipvs.sync_period, ipvs.min_sync_period),
-            },
-            _ => Self {
-                masquerade_bit: iptables.masquerade_bit,
-                masquerade_all: iptables.masquerade_all,
-                periods: periods(iptables.sync_period, iptables.min_sync_period),
-            },
+            "ipvs" => {
+                Self { periods: periods(ipvs.sync_period, ipvs.min_sync_period), ..of_iptables }
+            }
+            _ => of_iptables,
         }
     }
 }

@@ -1,38 +1,23 @@
-//! The round trip from a text to settings and back, for fuzzing and the tests of the corpus. Files,
-//! flags and this node have no effect.
+//! The round trip from a text to settings and back, for fuzzing. Files, flags and this node have no
+//! effect.
+
+use std::error::Error;
 
 use switchyard_core::proxier::Mode;
 
 use crate::config::{
-    error::ConfigError,
-    file::{self, DecodeError},
-    gates,
+    file, gates,
     settings::{self, FlagOnlySettings, MODES, Settings},
     v1alpha1::KubeProxyConfiguration,
-    validate,
-    write::{self, WriteError},
+    validate, write,
 };
-
-/// Why a text is not a configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum TextError {
-    /// The text cannot be decoded.
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
-    /// The configuration is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The configuration cannot be written.
-    #[error(transparent)]
-    Write(#[from] WriteError),
-}
 
 /// Decodes, checks and parses a configuration, and returns the text that would be written for it.
 ///
 /// # Panics
 ///
 /// If the text that was written is decoded to another configuration, which is a bug in this crate.
-pub fn check(text: &str) -> Result<String, TextError> {
+pub fn check(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
     let written = written(text)?;
     let again = match self::written(&written) {
         Ok(again) => again,
@@ -42,16 +27,16 @@ pub fn check(text: &str) -> Result<String, TextError> {
     Ok(written)
 }
 
-fn written(text: &str) -> Result<String, TextError> {
+fn written(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
     let mut config: KubeProxyConfiguration = file::decode(text)?.config;
     config.apply_defaults();
     // The result must not depend on the host's name.
     if config.hostname_override.is_empty() {
         config.hostname_override = "node".into();
     }
-    gates::check(&config.feature_gates).map_err(ConfigError::from)?;
+    gates::check(&config.feature_gates)?;
     let mode = settings::select_mode(&MODES, &config.mode);
-    validate::validate(&config, mode, &MODES).map_err(ConfigError::from)?;
+    validate::validate(&config, mode, &MODES)?;
     Settings::new(&config, &FlagOnlySettings::default(), mode.unwrap_or(Mode::NFTABLES))?;
     Ok(write::yaml(&config)?)
 }

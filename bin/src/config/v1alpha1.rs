@@ -6,6 +6,8 @@
 //!
 //! [`apply_defaults`]: KubeProxyConfiguration::apply_defaults
 
+#![allow(missing_docs, reason = "the API's own reference says what each field means")]
+
 use std::{collections::BTreeMap, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
@@ -25,7 +27,6 @@ pub const METRICS_PORT: u16 = 10249;
 /// The configuration object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct KubeProxyConfiguration {
     pub api_version: String,
     pub kind: String,
@@ -59,7 +60,6 @@ pub struct KubeProxyConfiguration {
 /// `clientConnection`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct ClientConnection {
     pub kubeconfig: String,
     pub accept_content_types: String,
@@ -71,7 +71,6 @@ pub struct ClientConnection {
 /// `logging`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct Logging {
     pub format: String,
     #[serde(deserialize_with = "text_or_nanoseconds")]
@@ -84,7 +83,6 @@ pub struct Logging {
 /// An entry of `logging.vmodule`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct VModule {
     pub file_pattern: String,
     pub verbosity: u32,
@@ -93,7 +91,6 @@ pub struct VModule {
 /// `logging.options`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct LoggingOptions {
     pub text: OutputRouting,
     pub json: OutputRouting,
@@ -102,7 +99,6 @@ pub struct LoggingOptions {
 /// `logging.options.text` and `logging.options.json`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct OutputRouting {
     pub split_stream: bool,
     pub info_buffer_size: Quantity,
@@ -144,7 +140,6 @@ impl From<QuantityForm> for Quantity {
 /// `iptables`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct Iptables {
     pub masquerade_bit: Option<i32>,
     pub masquerade_all: bool,
@@ -156,7 +151,6 @@ pub struct Iptables {
 /// `ipvs`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct Ipvs {
     pub sync_period: GoDuration,
     pub min_sync_period: GoDuration,
@@ -173,7 +167,6 @@ pub struct Ipvs {
 /// `nftables`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct Nftables {
     pub masquerade_bit: Option<i32>,
     pub masquerade_all: bool,
@@ -184,7 +177,6 @@ pub struct Nftables {
 /// `winkernel`, which has no effect on Linux.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct Winkernel {
     pub network_name: String,
     pub source_vip: String,
@@ -197,7 +189,6 @@ pub struct Winkernel {
 /// `detectLocal`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct DetectLocal {
     pub bridge_interface: String,
     pub interface_name_prefix: String,
@@ -206,7 +197,6 @@ pub struct DetectLocal {
 /// `conntrack`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "the API's own reference says what each field means")]
 pub struct Conntrack {
     pub max_per_core: Option<i32>,
     pub min: Option<i32>,
@@ -344,21 +334,5 @@ mod tests {
         check("", "1.2.3.4:1", "[fd00::1]:2", ["1.2.3.4:1", "[fd00::1]:2"]);
         // There is no default, so that validation can reject the value.
         check("", "[fd00::1]", "nonsense", ["[fd00::1]", "nonsense"]);
-    }
-
-    #[test]
-    fn zero_is_unset_where_the_api_says_so() {
-        let config = defaulted(|config| {
-            config.iptables.masquerade_bit = Some(0);
-            config.conntrack.max_per_core = Some(0);
-        });
-        assert_eq!(config.iptables.masquerade_bit, Some(0), "a pointer to zero is a value");
-        assert_eq!(config.conntrack.max_per_core, Some(0));
-        assert_eq!(config.nftables.masquerade_bit, Some(14));
-        assert_eq!(config.nftables.min_sync_period, GoDuration::from_secs(1));
-        assert_eq!(config.ipvs.min_sync_period, GoDuration::ZERO);
-        assert_eq!(config.client_connection.qps, 5.0);
-        assert_eq!(config.logging.flush_frequency.to_string(), "5s");
-        assert_eq!(config.config_sync_period.to_string(), "15m0s");
     }
 }

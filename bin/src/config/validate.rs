@@ -24,41 +24,30 @@ pub(crate) const WINUSERSPACE: &str = "winuserspace";
 
 /// The errors in a configuration, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid(Vec<FieldError>);
+pub struct Invalid(Vec<String>);
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0[..] {
-            [only] => only.fmt(f),
-            several => {
-                let texts: Vec<String> = several.iter().map(FieldError::to_string).collect();
-                write!(f, "[{}]", texts.join(", "))
-            }
+            [only] => f.write_str(only),
+            several => write!(f, "[{}]", several.join(", ")),
         }
     }
 }
 
 impl std::error::Error for Invalid {}
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct FieldError {
-    path: String,
-    what: String,
-}
-
-impl fmt::Display for FieldError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.what)
-    }
-}
-
-/// The errors that were found so far.
+/// The errors that were found so far, each with its path.
 #[derive(Default)]
-struct Errors(Vec<FieldError>);
+struct Errors(Vec<String>);
 
 impl Errors {
     fn push(&mut self, path: &str, what: String) {
-        self.0.push(FieldError { path: format!("KubeProxyConfiguration.{path}"), what });
+        self.0.push(format!("KubeProxyConfiguration.{path}: {what}"));
+    }
+
+    fn result(self) -> Result<(), Invalid> {
+        if self.0.is_empty() { Ok(()) } else { Err(Invalid(self.0)) }
     }
 
     /// Adds an error about a value, which is written as in Go: texts quoted, numbers and durations
@@ -111,14 +100,14 @@ pub fn validate(
     addresses(config, &mut errors);
     local_traffic(config, &mut errors);
     conntrack(&config.conntrack, &mut errors);
-    if errors.0.is_empty() { Ok(()) } else { Err(Invalid(errors.0)) }
+    errors.result()
 }
 
 /// Checks `logging` alone, which must be valid before the log can be started.
 pub fn validate_logging(config: &KubeProxyConfiguration) -> Result<(), Invalid> {
     let mut errors = Errors::default();
     logging(config, &mut errors);
-    if errors.0.is_empty() { Ok(()) } else { Err(Invalid(errors.0)) }
+    errors.result()
 }
 
 fn general(config: &KubeProxyConfiguration, errors: &mut Errors) {
@@ -196,7 +185,7 @@ fn ipvs(config: &KubeProxyConfiguration, errors: &mut Errors) {
 fn logging(config: &KubeProxyConfiguration, errors: &mut Errors) {
     // kube-proxy reports these errors below `logging`, without the prefix of the other errors.
     let mut push = |path: &str, what: String| {
-        errors.0.push(FieldError { path: format!("logging.{path}"), what });
+        errors.0.push(format!("logging.{path}: {what}"));
     };
     let logging = &config.logging;
     if !matches!(logging.format.as_str(), "text" | "json") {

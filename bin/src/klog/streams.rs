@@ -137,20 +137,7 @@ impl Write for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Sink(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Sink {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::klog::tests::Sink;
 
     /// Returns how many lines standard output has before a flush, and after it.
     fn reach(format: LogFormat, split_stream: bool, info_buffer_size: usize) -> [usize; 2] {

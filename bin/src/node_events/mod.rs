@@ -52,13 +52,17 @@ pub enum EventTarget {
 impl Event {
     /// Returns the Event of a proxy that starts.
     pub fn starting() -> Self {
-        Self {
-            regarding: EventTarget::Node,
-            is_warning: false,
-            reason: "Starting",
-            action: "StartKubeProxy",
-            note: String::new(),
-        }
+        let event = Self::warning(EventTarget::Node, "Starting", "StartKubeProxy", String::new());
+        Self { is_warning: false, ..event }
+    }
+
+    fn warning(
+        regarding: EventTarget,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) -> Self {
+        Self { regarding, is_warning: true, reason, action, note }
     }
 
     /// Returns the Event of a proxy that ends because it cannot serve its health or its metrics.
@@ -67,78 +71,45 @@ impl Event {
             "metrics" => "FailedToStartMetricServer",
             _ => "FailedToStartProxierHealthcheck",
         };
-        Self { is_warning: true, reason, note, ..Self::starting() }
+        Self::warning(EventTarget::Node, reason, "StartKubeProxy", note)
     }
 
     /// Returns the Event of a proxy that runs in another mode than the configured one.
     pub fn mode_replaced(note: String) -> Self {
-        Self { is_warning: true, reason: "ProxyModeReplaced", note, ..Self::starting() }
+        Self::warning(EventTarget::Node, "ProxyModeReplaced", "StartKubeProxy", note)
     }
 
     /// Returns the Event of a node that is not as the proxy's mode needs it.
     pub fn node_unprepared(note: String) -> Self {
-        Self {
-            is_warning: true,
-            reason: "NodeUnprepared",
-            action: "Sync",
-            note,
-            ..Self::starting()
-        }
+        Self::warning(EventTarget::Node, "NodeUnprepared", "Sync", note)
     }
 
     /// Returns the Event of a node whose table of connections is nearly full.
     pub fn conntrack_nearly_full(note: String) -> Self {
-        Self { reason: "ConntrackNearlyFull", ..Self::node_unprepared(note) }
+        Self::warning(EventTarget::Node, "ConntrackNearlyFull", "Sync", note)
     }
 
     /// Returns the Event of a configuration file that was rejected while the proxy runs.
     pub fn configuration_rejected(note: String) -> Self {
-        Self {
-            is_warning: true,
-            reason: "ConfigurationRejected",
-            action: "Reload",
-            note,
-            ..Self::starting()
-        }
+        Self::warning(EventTarget::Node, "ConfigurationRejected", "Reload", note)
     }
 
     /// Returns the Event of a Service whose health cannot be served.
     pub fn service_health_failed(service: &ServiceName, note: String) -> Self {
-        Self {
-            regarding: EventTarget::Service(service.clone()),
-            is_warning: true,
-            reason: "FailedToStartServiceHealthcheck",
-            action: "Listen",
-            note,
-        }
+        let regarding = EventTarget::Service(service.clone());
+        Self::warning(regarding, "FailedToStartServiceHealthcheck", "Listen", note)
     }
 
-    /// Returns the Event of a Service that asks for what the mode cannot do.
-    pub fn algorithm_unsupported(service: &ServiceName, note: String) -> Self {
-        Self {
-            regarding: EventTarget::Service(service.clone()),
-            is_warning: true,
-            reason: "LbAlgorithmUnsupported",
-            action: "LbAlgorithm",
-            note,
-        }
+    /// Returns the Event of a Service that asks for an algorithm that the mode cannot do, or of a
+    /// node whose default is one.
+    pub fn algorithm_unsupported(regarding: EventTarget, note: String) -> Self {
+        Self::warning(regarding, "LbAlgorithmUnsupported", "LbAlgorithm", note)
     }
 
     /// Returns the Event of a Service, or of all Services of a family, that the kernel or a tool
     /// refuses.
     pub fn service_refused(regarding: EventTarget, note: String) -> Self {
-        Self { regarding, is_warning: true, reason: "ServicePortRefused", action: "Sync", note }
-    }
-
-    /// Returns the Event of a node whose default algorithm the mode cannot do.
-    pub fn default_algorithm_unsupported(note: String) -> Self {
-        Self {
-            is_warning: true,
-            reason: "LbAlgorithmUnsupported",
-            action: "LbAlgorithm",
-            note,
-            ..Self::starting()
-        }
+        Self::warning(regarding, "ServicePortRefused", "Sync", note)
     }
 }
 

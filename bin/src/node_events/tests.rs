@@ -108,14 +108,6 @@ async fn publish_all(server: &Server, attempts: u32, events: impl IntoIterator<I
     Publisher::new(server.client.clone(), pacer, "node-1", patience).run(queue).await;
 }
 
-/// That Events have kube-proxy's fields is tested with the whole program.
-#[test]
-fn reasons_are_kube_proxys() {
-    let reason = |server| Event::server_failed(server, String::new()).reason;
-    assert_eq!(reason("metrics"), "FailedToStartMetricServer");
-    assert_eq!(reason("healthz"), "FailedToStartProxierHealthcheck");
-}
-
 #[test]
 fn notes_are_clipped_between_characters() {
     assert_eq!(clipped("äää", 5), "ää");

@@ -55,7 +55,7 @@ impl Observer for UnsupportedEvents {
                     "--lb-algorithm={asked} cannot be programmed in {mode} mode; connections are spread by \
                      `{used}` instead"
                 );
-                self.recorder.record(Event::default_algorithm_unsupported(note));
+                self.recorder.record(Event::algorithm_unsupported(EventTarget::Node, note));
             }
             EngineEvent::Synced(outcome) => self.warnings(&outcome.report.warnings),
             _ => {}
@@ -74,14 +74,13 @@ impl UnsupportedEvents {
     fn rejected(&self, problem: &Problem) {
         let object = &problem.object;
         let about = |note: String| {
-            let service = ServiceName::new(&object.namespace, &object.name);
+            let service =
+                || EventTarget::Service(ServiceName::new(&object.namespace, &object.name));
             match (problem.reason, object.kind) {
                 (Reason::Unsupported, Kind::Service) => {
-                    Some(Event::algorithm_unsupported(&service, note))
+                    Some(Event::algorithm_unsupported(service(), note))
                 }
-                (Reason::Refused, Kind::Service) => {
-                    Some(Event::service_refused(EventTarget::Service(service), note))
-                }
+                (Reason::Refused, Kind::Service) => Some(Event::service_refused(service(), note)),
                 (Reason::Refused, _) => Some(Event::service_refused(EventTarget::Node, note)),
                 _ => None,
             }

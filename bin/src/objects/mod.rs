@@ -54,13 +54,10 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// The most problems that wait for the client.
 const PROBLEMS: usize = 1024;
 
-/// Why the socket cannot be served.
+/// The socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum ObjectsError {
-    /// The socket cannot be opened.
-    #[error("cannot open the socket {} of --objects-socket", .0.display())]
-    Open(PathBuf, #[source] io::Error),
-}
+#[error("cannot open the socket {} of --objects-socket", .0.display())]
+pub struct ObjectsError(PathBuf, #[source] io::Error);
 
 /// Sends the problems of objects to the client.
 #[derive(Clone, Debug)]
@@ -116,7 +113,7 @@ pub async fn run(
     engine: Sender<Input>,
     ClientLink { problems, health }: ClientLink,
 ) -> Result<(), ObjectsError> {
-    let opened = open(&path).await.map_err(|error| ObjectsError::Open(path.clone(), error));
+    let opened = open(&path).await.map_err(|error| ObjectsError(path.clone(), error));
     let (mut listener, mut own) = opened?;
     let mut looks = interval(LOOK);
     let mut is_lost = false;

@@ -67,6 +67,15 @@ impl Client {
         line
     }
 
+    /// Sends a list of these objects.
+    async fn list(&mut self, objects: &[Value]) {
+        self.raw("\"list\"").await;
+        for object in objects {
+            self.send(object).await;
+        }
+        self.raw("\"synced\"").await;
+    }
+
     /// Connects until the client before is gone.
     async fn welcome(path: &Path) -> Self {
         loop {
@@ -127,9 +136,7 @@ async fn a_bad_line_gets_an_answer_and_the_rest_goes_on() {
     assert_eq!(problem["problem"]["object"], "Service default/web");
     assert_eq!(problem["problem"]["field"], "spec.clusterIP");
     assert_eq!(client.receive().await, json!({"confirmed": 7}));
-    client.raw("\"list\"").await;
-    client.send(&service("web", "10.96.0.1")).await;
-    client.raw("\"synced\"").await;
+    client.list(&[service("web", "10.96.0.1")]).await;
     assert_eq!(client.receive().await, json!({"synced": {"objects": 1, "isWhole": true}}));
 }
 
@@ -166,10 +173,7 @@ async fn another_client_is_told_the_problems_that_there_are() {
     assert_eq!(client.receive().await, json!({"confirmed": 2}), "once to each client");
     drop(client);
     let mut next = Client::welcome(&path).await;
-    next.raw("\"list\"").await;
-    next.send(&service("web", "nonsense")).await;
-    next.send(&service("api", "10.96.0.2")).await;
-    next.raw("\"synced\"").await;
+    next.list(&[service("web", "nonsense"), service("api", "10.96.0.2")]).await;
     let problem = next.receive().await;
     assert_eq!(problem["problem"]["object"], "Service default/web");
     assert_eq!(next.receive().await, json!({"synced": {"objects": 2, "isWhole": true}}));
@@ -215,9 +219,7 @@ async fn the_second_client_is_refused_until_the_first_is_gone() {
         .unwrap();
     drop(first);
     second = Client::welcome(&path).await;
-    second.raw("\"list\"").await;
-    second.send(&service("api", "10.96.0.2")).await;
-    second.raw("\"synced\"").await;
+    second.list(&[service("api", "10.96.0.2")]).await;
     assert_eq!(
         second.receive().await,
         json!({"synced": {"objects": 1, "isWhole": true}}),
@@ -232,9 +234,7 @@ async fn a_client_that_hangs_loses_its_place_to_one_that_asks() {
     let path = serve(directory.path()).await;
     let mut first = Client::new(&path).await;
     first.receive().await;
-    first.raw("\"list\"").await;
-    first.send(&service("web", "10.96.0.1")).await;
-    first.raw("\"synced\"").await;
+    first.list(&[service("web", "10.96.0.1")]).await;
     first.receive().await;
     for second in 0..80 {
         // What is not a whole line is nothing.
@@ -258,8 +258,7 @@ async fn a_client_that_hangs_loses_its_place_to_one_that_asks() {
     }
     Client::new(&path).await.error_of_none("another client").await;
     // Nothing was lost.
-    second.raw("\"list\"").await;
-    second.raw("\"synced\"").await;
+    second.list(&[]).await;
     assert_eq!(second.receive().await, json!({"synced": {"objects": 0, "isWhole": true}}));
 }
 
@@ -276,13 +275,6 @@ async fn a_socket_that_another_program_removes_is_opened_again() {
         sleep(LOOK).await;
     }
     assert_eq!(Client::new(&path).await.receive().await["hello"]["node"], NODE);
-}
-
-#[tokio::test]
-async fn a_path_that_cannot_be_served_is_an_error() {
-    let (inputs, _received) = mpsc::channel(1);
-    let error = run("/nowhere/objects.sock".into(), NODE, inputs, ClientLink::default()).await;
-    assert!(matches!(error, Err(ObjectsError::Open(..))), "{error:?}");
 }
 
 #[test]

@@ -7,8 +7,10 @@
 mod flag;
 pub mod parse;
 #[cfg(test)]
-pub mod reference;
+mod reference;
 pub mod table;
+#[cfg(test)]
+mod tests;
 pub mod value;
 
 use std::path::Path;

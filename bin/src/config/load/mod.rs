@@ -181,34 +181,23 @@ fn layered(flags: &Flags) -> Result<Layered, ConfigError> {
     Ok(Layered { config, flag_only, warnings })
 }
 
-/// Returns the settings by flags for which KubeProxyConfiguration has no field.
+/// Returns the settings by flags for which KubeProxyConfiguration has no field. The parser of the
+/// flags has rejected other words and texts of durations.
 fn flag_only(flags: &Flags) -> FlagOnlySettings {
+    let period = |name| Some(flags.text(name)?.parse::<GoDuration>().ok()?.to_std());
+    let not_zero = |period: &Duration| !period.is_zero();
     FlagOnlySettings {
         manifests: flags.text("manifests").map(Into::into),
-        objects_socket: flags
-            .text("objects-socket")
-            .filter(|path| !path.is_empty())
-            .map(Into::into),
+        objects_socket: flags.text("objects-socket").map(Into::into),
         master: flags.text("master").map(Into::into),
         nft_transport: match flags.text("nft-transport") {
             Some("json") => NftTransport::Json,
             _ => NftTransport::Netlink,
         },
-        service_proxy_name: flags
-            .text("service-proxy-name")
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned),
-        // Another word was rejected when the flags were parsed.
+        service_proxy_name: flags.text("service-proxy-name").map(Into::into),
         lb_algorithm: flags.text("lb-algorithm").and_then(|name| name.parse().ok()),
-        ipvs_drain_limit: flags
-            .text("ipvs-drain-limit")
-            .and_then(|text| text.parse::<GoDuration>().ok())
-            .map(GoDuration::to_std),
-        conntrack_services: flags
-            .text("conntrack-services-period")
-            .and_then(|text| text.parse::<GoDuration>().ok())
-            .map(GoDuration::to_std)
-            .filter(|period| !period.is_zero()),
+        ipvs_drain_limit: period("ipvs-drain-limit"),
+        conntrack_services: period("conntrack-services-period").filter(not_zero),
         flowtable_devices: flags
             .text("flowtable-devices")
             .into_iter()
@@ -219,24 +208,14 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             .collect(),
         ipvs_run_estimation: flags.text("ipvs-run-estimation").and_then(|word| word.parse().ok()),
         userspace: UserspaceSettings {
-            capture: flags
-                .text("userspace-capture")
-                .filter(|name| !name.is_empty())
-                .map(str::to_owned),
+            capture: flags.text("userspace-capture").map(Into::into),
             is_named: false,
-            udp_timeout: flags
-                .text("userspace-udp-timeout")
-                .and_then(|text| text.parse::<GoDuration>().ok())
-                .map(GoDuration::to_std)
-                .filter(|timeout| !timeout.is_zero()),
+            udp_timeout: period("userspace-udp-timeout").filter(not_zero),
             connections: flags
                 .number("userspace-connections")
                 .and_then(|n| usize::try_from(n).ok())
                 .filter(|n| *n > 0),
-            drain: flags
-                .text("userspace-drain")
-                .and_then(|text| text.parse::<GoDuration>().ok())
-                .map_or(DRAIN, GoDuration::to_std),
+            drain: period("userspace-drain").unwrap_or(DRAIN),
             table: flags.text("userspace-table").filter(|path| *path != "-").map(Into::into),
         },
         user_agent: version::user_agent(flags.precedence, version::reported(flags)),

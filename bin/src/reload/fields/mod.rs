@@ -4,7 +4,7 @@
 //! [`Settings`](crate::config::settings::Settings): a field without effect changes no setting, and
 //! a field that is applied changes only settings that [`Reloader`](super::Reloader) can apply.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 use switchyard_core::model::{IpFamily, parse_ip};
@@ -153,12 +153,6 @@ pub struct Change {
     pub to: Value,
     /// The effect, which is never [`Effect::LiveWithinFamily`].
     pub effect: Effect,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} -> {}", self.path, self.from, self.to)
-    }
 }
 
 /// Returns the fields that differ between two configurations, in the order of their paths, with

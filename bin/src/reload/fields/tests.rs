@@ -98,19 +98,22 @@ fn fixed(mut settings: Settings, usual: &Settings) -> Settings {
     settings
 }
 
+/// The configured modes, each with the mode that runs.
+const MODES: [(&str, Mode); 7] = [
+    ("", Mode::NFTABLES),
+    ("", Mode::IPTABLES),
+    ("nftables", Mode::NFTABLES),
+    ("iptables", Mode::IPTABLES),
+    ("ipvs", Mode::IPVS),
+    ("ipvs", Mode::IPTABLES),
+    ("userspace", Mode::USERSPACE),
+];
+
 #[test]
 fn the_table_has_the_effect_of_each_change() {
     // Each mode with each way to detect local traffic, so that every field has an effect somewhere.
     let mut effects: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (mode, runs) in [
-        ("", Mode::NFTABLES),
-        ("", Mode::IPTABLES),
-        ("nftables", Mode::NFTABLES),
-        ("iptables", Mode::IPTABLES),
-        ("ipvs", Mode::IPVS),
-        ("ipvs", Mode::IPTABLES),
-        ("userspace", Mode::USERSPACE),
-    ] {
+    for (mode, runs) in MODES {
         for detect in ["ClusterCIDR", "BridgeInterface", "InterfaceNamePrefix"] {
             let before = config(|config| {
                 config.mode = mode.into();
@@ -151,15 +154,7 @@ proptest! {
     #[test]
     fn changes_together_do_what_each_does(
         paths in proptest::sample::subsequence(all_paths(), 0..12),
-        (mode, runs) in proptest::sample::select(vec![
-            ("", Mode::NFTABLES),
-            ("", Mode::IPTABLES),
-            ("nftables", Mode::NFTABLES),
-            ("iptables", Mode::IPTABLES),
-            ("ipvs", Mode::IPVS),
-            ("ipvs", Mode::IPTABLES),
-            ("userspace", Mode::USERSPACE),
-        ]),
+        (mode, runs) in proptest::sample::select(&MODES[..]),
         bind in proptest::sample::select(vec!["0.0.0.0", "192.0.2.7", "::"]),
     ) {
         let before = config(|config| {
@@ -187,7 +182,8 @@ fn changes_name_field_and_values() {
     after.feature_gates.insert("AllowServiceExternalIPs".into(), false);
     after.iptables.masquerade_bit = Some(7);
     let found = changes(&before, &after, Mode::NFTABLES);
-    let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let text = |it: &Change| format!("{}: {} -> {}", it.path, it.from, it.to);
+    let texts: Vec<String> = found.iter().map(text).collect();
     assert_eq!(
         texts,
         [

@@ -3,11 +3,8 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use crate::config::{
-    self, cli,
-    flags::{CalledAs, Flag, Flags, Kind, Sets, Status, reference, table::FLAGS, value},
-    settings::MODES,
-};
+use super::{CalledAs, Flag, Flags, Kind, Sets, Status, reference, table::FLAGS, value};
+use crate::config::{self, cli, settings::MODES};
 
 fn parsed(program: &str, arguments: &[String]) -> Flags {
     let all = std::iter::once(program.into()).chain(arguments.iter().map(Into::into));
