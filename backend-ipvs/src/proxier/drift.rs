@@ -6,7 +6,7 @@ use std::{
 };
 
 use switchyard_core::{
-    model::ServiceName,
+    model::{IpFamily, ServiceName},
     proxier::{Drift, ProxierError},
     state::State,
 };
@@ -124,12 +124,17 @@ impl IpvsProxier {
                 });
             }
         }
-        for ip in bound.difference(&self.bound.lock()) {
+        let refused = &self.held.refused;
+        // A sync looks at the families that are programmed alone.
+        let is_added =
+            |ip: &&IpAddr| *self.programmed.get(IpFamily::of(ip)) && !refused.1.contains(*ip);
+        for ip in bound.difference(&self.bound.lock()).filter(is_added) {
             drift.found(|| format!("the address {ip} of {DEVICE} was added"));
         }
         let is_strange = |at: &&Selector| {
             servers::is_of(at, &self.programmed)
                 && !wanted.contains_key(*at)
+                && !refused.0.contains(*at)
                 && !self.draining.has(at)
                 && !servers::is_excluded(at, &self.config.excluded)
         };
