@@ -9,7 +9,7 @@ use switchyard_core::{
 };
 use switchyard_kernel::xtables::{Changes, Dump, Table};
 
-use super::full::{compare_chain, compare_jumps};
+use super::full::{add_firewall, compare_chain, compare_jumps};
 use crate::layout::{Context, SharedChain, fixed, service_port::PortRules};
 
 /// Finds the chains of a Service, and those that all Services share, that do not hold what they
@@ -42,7 +42,12 @@ pub(super) fn find(
             shared.entry(chain).or_default().insert(rule);
         }
     }
+    let of_service = state.of_service(service);
+    let own = fixed::health_checks(&of_service.health_checks, context.family);
     let health = fixed::health_checks(&state.health_checks, context.family);
+    // Another Service may stand for the port.
+    let own = own.into_iter().filter(|rule| health.contains(rule));
+    missing.entry(SharedChain::FilterNodePorts).or_default().extend(own);
     shared.entry(SharedChain::FilterNodePorts).or_default().extend(health);
     for which in SharedChain::all(context.settings) {
         let (table, name) = (which.table(), which.name(context.settings.names));
@@ -50,11 +55,17 @@ pub(super) fn find(
         let known: HashSet<&String> =
             shared.get(&which).into_iter().flatten().chain(&tail).collect();
         let held = dump.chain(table, name).unwrap_or_default();
-        let wanted = missing.get(&which).into_iter().flatten().chain(&tail);
+        let wanted = missing.get(&which).into_iter().flatten();
         let lacking = wanted.filter(|rule| !held.contains(rule));
-        for rule in lacking.chain(held.iter().filter(|rule| !known.contains(rule))) {
+        // Rules come before the last ones, which answer what is left.
+        let unended = tail.iter().filter(|_| !held.ends_with(&tail));
+        let strange = held.iter().filter(|rule| !known.contains(rule));
+        for rule in lacking.chain(unended).chain(strange) {
             found.append_rule(table, name, rule);
         }
+    }
+    if context.serves_localhost() {
+        add_firewall(&mut found, dump, context.loopback());
     }
     for (table, chain) in found.unexpected(&Changes::default()) {
         drift.found(|| describe(context.family, table, chain));

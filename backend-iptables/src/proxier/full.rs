@@ -129,7 +129,7 @@ pub(super) fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>
 }
 
 /// Adds missing rules to a chain that is shared with the kubelet, and never removes any.
-fn add_firewall(changes: &mut Changes, dump: &Dump, loopback: &str) {
+pub(super) fn add_firewall(changes: &mut Changes, dump: &Dump, loopback: &str) {
     let rule = fixed::firewall_rule(loopback);
     let table = Table::Filter;
     match dump.chain(table, names::FIREWALL) {

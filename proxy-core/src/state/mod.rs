@@ -48,6 +48,17 @@ pub struct State {
 const URGENT_SERVICES: [(&str, &str); 2] = [("default", "kubernetes"), ("kube-system", "kube-dns")];
 
 impl State {
+    /// Returns the state with one Service alone.
+    pub fn of_service(&self, service: &ServiceName) -> Self {
+        let ports = self.service_ports.iter().filter(|(id, _)| id.name.service == *service);
+        let health_check = self.health_checks.get(service).map(|check| (service.clone(), *check));
+        Self {
+            service_ports: ports.map(|(id, port)| (id.clone(), Arc::clone(port))).collect(),
+            node: self.node.clone(),
+            health_checks: health_check.into_iter().collect(),
+        }
+    }
+
     /// Returns the Service ports that a backend which cannot program everything at once should
     /// program first, in any order: those of `default/kubernetes` and `kube-system/kube-dns`.
     pub fn urgent_ports(&self) -> impl Iterator<Item = &Arc<ResolvedServicePort>> {
