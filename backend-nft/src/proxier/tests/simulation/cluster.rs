@@ -8,9 +8,10 @@ use std::{
 
 use api_standin::{Backup, Direct, Faults, Resource};
 use switchyard_core::{
+    model::ServiceName,
     objects::{Event, Kind, Object, ObjectKey},
     runner::Input,
-    testing::{Builder, NODE},
+    testing::{Builder, NODE, service},
 };
 use switchyard_sources::kube::{Pacer, RequestPace, Timing, WatchHealth, testing, watch_all};
 use tokio::{
@@ -82,6 +83,22 @@ impl Cluster {
         let key = made.key();
         self.keep_backup();
         self.server.store().delete(resource(key.kind), &key.namespace, &key.name);
+    }
+
+    /// Changes the ports of some Services, which may be new.
+    pub(super) fn change_many(&mut self) {
+        self.keep_backup();
+        let port = 100 + (self.server.store().version() % 100) as i64;
+        for number in 1..6 {
+            let made = service(&format!("many-{number}"), &format!("10.0.9.{number}"));
+            self.server.store().apply(made.port("", "TCP", port).json().clone());
+        }
+    }
+
+    /// Deletes a Service.
+    pub(super) fn delete_service(&mut self, service: &ServiceName) {
+        self.keep_backup();
+        self.server.store().delete(Resource::Services, &service.namespace, &service.name);
     }
 
     fn keep_backup(&mut self) {

@@ -45,7 +45,7 @@ use crate::layout::names::KUBE_PROXY;
 
 /// The events that a run of all stories must have seen, besides each trouble of the API server:
 /// otherwise it tests less than it seems to.
-const SOMETIMES: [&str; 18] = [
+const SOMETIMES: [&str; 19] = [
     "a refusal left a Service port out",
     "a sync failed",
     "an answer was lost",
@@ -62,6 +62,7 @@ const SOMETIMES: [&str; 18] = [
     "a list lacked what was known",
     "a list was older than what came before",
     "a sync came before the end of a list",
+    "a removal came before the end of a list",
     "a sync had three transactions",
     "a restart had the same to sync",
 ];
@@ -86,6 +87,9 @@ enum Step {
     Again,
     /// The server forgets what watches continue with (410).
     Expire,
+    /// It does, Services change before they are listed, and one is deleted while the list is
+    /// synced.
+    ExpireAndDelete,
     /// The objects before so many changes come back, with versions that were never used, or not.
     Restore(usize, bool),
     /// A trouble of the API server begins or ends.
@@ -116,7 +120,8 @@ fn calm_step() -> impl Strategy<Value = Step> {
         20 => (made(), prop::bool::weighted(0.95)).prop_map(|(made, is)| Step::Apply(made, is)),
         6 => made().prop_map(Step::Delete),
         1 => Just(Step::Again),
-        2 => Just(Step::Expire),
+        1 => Just(Step::Expire),
+        1 => Just(Step::ExpireAndDelete),
         1 => (0..6usize, any::<bool>()).prop_map(|(changes, is)| Step::Restore(changes, is)),
         4 => (0..TROUBLES.len(), any::<bool>()).prop_map(|(number, is)| Step::Trouble(number, is)),
         1 => (select(&[410, 429, 500, 503, 504]), 1..8usize)
@@ -208,6 +213,19 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
             Step::Delete(made) => cluster.delete(&made),
             Step::Again => cluster.apply_again(),
             Step::Expire => cluster.server.faults().expire_watches(),
+            Step::ExpireAndDelete => {
+                cluster.server.faults().expire_watches();
+                cluster.change_many();
+                for _ in 0..400 {
+                    if lock(&world).is_in_list {
+                        break;
+                    }
+                    sleep(Duration::from_millis(10)).await;
+                }
+                if let Some(service) = lock(&world).served.first() {
+                    cluster.delete_service(service);
+                }
+            }
             Step::Restore(changes, is_bumped) => {
                 lock(&world).is_restored = true;
                 cluster.restore(changes, is_bumped).await;
