@@ -59,5 +59,5 @@ causes! {
     UNSYNCED Code::new("SWY0121"),
         "wait, or see the reason; the proxy tries again, and old rules serve meanwhile";
     DIFFERS Code::new("SWY0122"),
-        "wait a second for the repair; switchyard verify shows all differences, and the log who made them";
+        "wait a second for the repair; in nftables mode, switchyard verify shows all differences; the log has who made them";
 }

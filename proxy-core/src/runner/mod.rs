@@ -44,9 +44,9 @@ pub use self::{
     timing::{Pace, RunnerConfig},
 };
 use crate::{
-    model::{IpFamily, LbAlgorithm},
+    model::{IpFamily, LbAlgorithm, ServiceName},
     objects::{Event, Kind, Object},
-    proxier::{Backend, Mode, Profile, Proxier},
+    proxier::{Backend, Drift, Mode, Profile, Proxier, ProxierError},
     track::{Missing, Problem, Tracker},
 };
 
@@ -57,6 +57,11 @@ const ATTEMPTS_FOR: Duration = Duration::from_secs(5);
 /// The time that a sync may take to find which of the Service ports that are tried again are
 /// refused. Those that are left wait for the next one.
 const TRIES_FOR: Duration = Duration::from_secs(1);
+
+/// The time that a comparison for a question may take, in which nothing is synced, and the time
+/// without further ones after one that took longer.
+const LONGEST_AUDIT: Duration = Duration::from_secs(1);
+const AUDIT_PAUSE: Duration = Duration::from_secs(300);
 
 /// The most inputs that are applied before a sync is considered, if the channel holds as many.
 const BATCH: usize = 4096;
@@ -78,6 +83,8 @@ pub struct Runner {
     queries: Vec<Query>,
     /// Questions about the kernel that arrived.
     audits: Vec<Audit>,
+    /// No comparison for such a question before this.
+    no_audit_before: Instant,
     /// The objects that the first sync waits for, as it was reported.
     waits_for: Option<Missing>,
     /// The time at which the oldest change that is not synced arrived.
@@ -126,6 +133,7 @@ impl Runner {
             parts_took: Duration::ZERO,
             queries: Vec::new(),
             audits: Vec::new(),
+            no_audit_before: Instant::now(),
             waits_for: None,
             oldest_change: None,
             not_before: Instant::now(),
@@ -232,12 +240,27 @@ impl Runner {
         }
         self.conflicting.remove(Instant::now(), self.mode, &*self.observer);
         for Audit { service, answer } in mem::take(&mut self.audits) {
-            let synced = self.tracker.transition();
-            answer(match synced.before().is_some() && synced.is_empty() {
-                true => self.proxier.compare(synced.after(), &service),
-                false => Ok(None),
-            });
+            answer(self.audit(&service));
         }
+    }
+
+    /// Compares what the kernel holds of a Service. What differs is repaired soon.
+    fn audit(&mut self, service: &ServiceName) -> Result<Option<Drift>, ProxierError> {
+        let (synced, begun) = (self.tracker.transition(), Instant::now());
+        if synced.before().is_none() || !synced.is_empty() || begun < self.no_audit_before {
+            return Ok(None);
+        }
+        let found = self.proxier.compare(synced.after(), service);
+        if begun.elapsed() > LONGEST_AUDIT {
+            self.no_audit_before = after(Instant::now(), AUDIT_PAUSE);
+        }
+        if let Ok(Some(drift)) = &found
+            && drift.objects > 0
+        {
+            self.tracker.request_resync();
+            self.look_for_changes(Instant::now());
+        }
+        found
     }
 
     fn apply(&mut self, batch: impl Iterator<Item = Input>) {
