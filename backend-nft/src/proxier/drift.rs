@@ -28,6 +28,8 @@ enum ObjectChange<'a> {
     DeleteOfPort(&'a SetDef, Key),
 }
 
+type Objects<'a> = HashSet<ObjectChange<'a>>;
+
 /// Reports the changes `found` by a full sync that no input explains: those not in `expected`,
 /// which assumes that the kernel still held what was synced last.
 pub(super) fn find(
@@ -35,30 +37,76 @@ pub(super) fn find(
     expected: &PerFamily<Changes>,
     last: &LastSynced,
 ) -> Drift {
+    select(found, expected, last, |change, _, expected| {
+        let is_made = |name| expected.contains(&ObjectChange::MakeChain(name));
+        // A chain without a jump to it, which is not deleted yet.
+        let is_emptied = matches!(change, ObjectChange::EmptyChain(name) if is_made(name));
+        !is_emptied && !expected.contains(change)
+    })
+}
+
+/// Reports the changes `found` by a comparison of everything that concern one Service: those that
+/// the comparison with this Service alone finds as well (`of_service`), and what is too much, which
+/// may be in the way of any.
+pub(super) fn find_of_service(
+    found: &PerFamily<Changes>,
+    of_service: &PerFamily<Changes>,
+    last: &LastSynced,
+) -> Drift {
+    select(found, of_service, last, |change, found, of_service| {
+        let has = |change| of_service.contains(&change);
+        // What is taken away to be added anew is altered.
+        let is_whole_or_has = |added| !found.contains(&added) || has(added);
+        match *change {
+            ObjectChange::MakeTable | ObjectChange::ReplaceTable | ObjectChange::DeleteChain(_) => {
+                true
+            }
+            ObjectChange::DeleteElement(set, key) => {
+                is_whole_or_has(ObjectChange::AddElement(set, key))
+            }
+            ObjectChange::DeleteOfPort(set, key) => {
+                is_whole_or_has(ObjectChange::AddOfPort(set, key))
+            }
+            ObjectChange::DeleteSet(name) => is_whole_or_has(ObjectChange::MakeSet(name)),
+            change => has(change),
+        }
+    })
+}
+
+/// Reports the changes `found` that are `reported`, given them all and the other ones.
+fn select(
+    found: &PerFamily<Changes>,
+    others: &PerFamily<Changes>,
+    last: &LastSynced,
+    reported: impl Fn(&ObjectChange<'_>, &Objects<'_>, &Objects<'_>) -> bool,
+) -> Drift {
     let mut drift = Drift::default();
     for family in Family::ALL {
         if !last.families.get(family.into()) {
             continue;
         }
-        let expected: HashSet<ObjectChange<'_>> = objects(expected.get(family.into())).collect();
         // Chains of the table without a jump to them keep their rules until a full sync.
         let shared: HashSet<ChainName> =
             last.tables.get(family.into()).lb_chains.iter().map(|c| c.name()).collect();
-        let found = found.get(family.into());
-        let rewritten: HashSet<&ChainName> = found.rules.iter().map(|chain| &chain.name).collect();
-        let is_expected = |change: &ObjectChange<'_>| {
-            expected.contains(change)
-                || match change {
-                    ObjectChange::EmptyChain(name) => {
-                        let is_retired = shared.contains(*name) && !rewritten.contains(name);
-                        // A chain without a jump to it, which is not deleted yet.
-                        is_retired || expected.contains(&ObjectChange::MakeChain(name))
-                    }
-                    _ => false,
-                }
+        let (found, others) = (found.get(family.into()), others.get(family.into()));
+        let rewritten = |changes: &Changes| -> HashSet<ChainName> {
+            changes.rules.iter().map(|chain| chain.name.clone()).collect()
         };
-        let of_others = objects(found).filter(|change| !is_expected(change));
-        of_others.for_each(|change| drift.found(|| describe(family, change)));
+        let (rewritten, also) = (rewritten(found), rewritten(others));
+        // Chains that are emptied alone are not those that get other rules.
+        let is_else = |change: &ObjectChange<'_>| match change {
+            ObjectChange::EmptyChain(name) => rewritten.contains(*name) && !also.contains(*name),
+            _ => false,
+        };
+        let others: Objects<'_> = objects(others).filter(|change| !is_else(change)).collect();
+        let all: Objects<'_> = objects(found).collect();
+        let is_retired = |change: &ObjectChange<'_>| match change {
+            ObjectChange::EmptyChain(name) => shared.contains(*name) && !rewritten.contains(*name),
+            _ => false,
+        };
+        let changes =
+            objects(found).filter(|change| !is_retired(change) && reported(change, &all, &others));
+        changes.for_each(|change| drift.found(|| describe(family, change)));
     }
     drift
 }
