@@ -32,12 +32,12 @@ pub(crate) fn dump(config: &NftConfig, most: usize) -> Vec<KernelTable> {
     families.filter(|family| *config.families.get((*family).into())).map(read).collect()
 }
 
-/// The rules of a table as text, by their handles.
-type Rules = BTreeMap<u64, String>;
+/// The rules of a table as text, by their handles; `None` if they cannot be read.
+type Rules = Option<BTreeMap<u64, String>>;
 
 fn read(config: &NftConfig, table: &Table) -> Result<(Option<TableDump>, Rules), TransportError> {
     let dump = config.transport.open()?.read(table, Elements::Include)?;
-    Ok((dump, bytecode::rules(table)?))
+    Ok((dump, bytecode::rules(table).ok()))
 }
 
 /// Writes a table nearly as `nft -f` reads it, rules as comments with their expressions; not more
@@ -57,7 +57,10 @@ fn text(table: &Table, dump: TableDump, rules: &Rules, most: usize) -> String {
                 return text + KernelTable::CUT;
             }
             // The rules were read after the table.
-            let rule = rules.get(&handle).map_or("gone", String::as_str);
+            let rule = match rules {
+                Some(rules) => rules.get(&handle).map_or("gone", String::as_str),
+                None => "not read",
+            };
             let of = if fingerprint.is_none() { " of another program" } else { "" };
             text.push_str(&format!("# rule {handle}{of}: {rule}\n"));
         }

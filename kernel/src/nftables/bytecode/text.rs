@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    netlink::{Attributes, Error, Socket, Writer},
+    netlink::{Error, Socket, Writer},
     nftables::{
         abi::{expression as e, message, rule},
-        listing::dump_once,
+        listing::dump,
         ruleset::{Family, Table},
     },
 };
@@ -16,16 +16,14 @@ use super::decode::{self, Expression};
 /// Reads the rules of a table, by their handles.
 pub(super) fn read(socket: &mut Socket, table: &Table) -> Result<BTreeMap<u64, String>, Error> {
     let in_table = |w: &mut Writer| w.string(rule::TABLE, table.name.as_str());
-    let read = |rules: &mut BTreeMap<u64, String>, read: Attributes<'_>| {
-        if read.text(rule::TABLE) == Some(table.name.as_str())
-            && let Some(handle) = read.find_kind(rule::HANDLE).and_then(|handle| handle.be64())
-        {
-            let list = read.find_kind(rule::EXPRESSIONS);
-            let list = list.map(|list| decode::expressions(list.nested()));
-            rules.insert(handle, text(&list.unwrap_or_default(), table.family));
-        }
-    };
-    Ok(dump_once(socket, message::GET_RULE, table.family.number(), in_table, read)?.0)
+    let rules = dump(socket, message::GET_RULE, table.family.number(), in_table, |_, read| {
+        let is_of_table = read.text(rule::TABLE) == Some(table.name.as_str());
+        let handle = read.find_kind(rule::HANDLE).filter(|_| is_of_table)?.be64()?;
+        let list = read.find_kind(rule::EXPRESSIONS);
+        let list = list.map(|list| decode::expressions(list.nested()));
+        Some((handle, text(&list.unwrap_or_default(), table.family)))
+    });
+    Ok(rules?.into_iter().collect())
 }
 
 fn text(expressions: &[Expression], family: Family) -> String {
