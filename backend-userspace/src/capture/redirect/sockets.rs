@@ -275,7 +275,7 @@ impl Capture for Redirect {
         report.added += missing.len();
         let lost = missing.iter().filter(|ip| known.contains(ip));
         for ip in lost.chain(others.iter().filter(|_| !known.is_empty())) {
-            report.drift.found(|| format!("the address {ip} on {DEVICE}"));
+            report.drift.found(|| format!("the address {ip} on {DEVICE} was missing"));
         }
         if !others.is_empty() {
             // The rules are in place, and the report should be heard.
@@ -312,7 +312,7 @@ impl Capture for Redirect {
         let there = self.device.addresses();
         let there = there.map_err(failed("cannot list the addresses of the proxy's sockets"))?;
         for ip in self.bound.lock().difference(&there) {
-            drift.found(|| format!("the address {ip} on {DEVICE}"));
+            drift.found(|| format!("the address {ip} on {DEVICE} was missing"));
         }
         Ok(Some(drift))
     }
