@@ -137,7 +137,7 @@ pub(super) fn settings(known: &Known) -> Outcome {
 
 /// Counts the entries by Service where the Services are known, else by address.
 fn shares(known: &Known) -> Result<Shares<String>, switchyard_kernel::netlink::Error> {
-    if let Ok(Seen { picture, .. }) = known.seen() {
+    if let Ok(Seen { picture, is_cut: false }) = known.seen() {
         let ports = picture.services.iter().flat_map(|service| &service.ports);
         let ports = ports.filter_map(|port| port.resolved.as_deref());
         let Shares { largest, others, elsewhere, stuck } = Destinations::of(ports).count()?;
