@@ -262,7 +262,11 @@ impl Packet {
         if event.chain.table != pass.base.table {
             return;
         }
-        if pass.info.as_ref().is_some_and(|info| MARKING.contains(&info.hook)) {
+        let [incoming, outgoing] = MARKING;
+        // At the output, chains of type route alone have the kernel look the route up again.
+        if pass.info.as_ref().is_some_and(|info| {
+            info.hook == incoming || info.hook == outgoing && info.kind == "route"
+        }) {
             self.mark = event.mark;
         }
         let name = &event.chain.chain;
