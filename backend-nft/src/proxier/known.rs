@@ -14,7 +14,7 @@ use switchyard_kernel::nftables::{
     SetName, TableDump, Value,
 };
 
-use super::{last_synced::LastSynced, now, plan::Objects};
+use super::{last_synced::LastSynced, now, objects::Objects};
 use crate::layout::{
     ChainRules,
     affinity::{self, Earlier},

@@ -12,6 +12,7 @@ mod drift;
 mod known;
 mod last_synced;
 mod mend;
+mod objects;
 mod parts;
 mod plan;
 mod refused;

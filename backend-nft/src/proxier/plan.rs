@@ -24,12 +24,13 @@ use super::{
     known::{Known, KnownChain, KnownClients, KnownSet, KnownSlots},
     last_synced::{LastSynced, SyncedTable, Update},
     now,
+    objects::Objects,
 };
 use crate::layout::{
     ChainRules, Context, NftConfig,
     affinity::{Earlier, RememberedPool},
     lb_chains::LbChain,
-    service_port::{self, Contents, PortObjects, PortSet, SlotRange},
+    service_port::{self, Contents, PortSet, SlotRange},
     slots::{Allocation, Allocations},
     source_ranges,
     table::{self, TableSet},
@@ -77,51 +78,6 @@ pub(crate) fn plan<'a>(
         };
     }
     (changes, update)
-}
-
-/// Objects of a table, as they were synced or are wanted: all, or those that are compared.
-#[derive(Default)]
-pub(super) struct Objects {
-    pub(super) chains: BTreeMap<ChainName, ChainRules>,
-    pub(super) sets: BTreeMap<SetName, PortSet>,
-    pub(super) elements: BTreeMap<TableSet, HashMap<Key, Element>>,
-    pub(super) slots: Vec<(SlotRange, Allocation)>,
-    pub(super) pools: Vec<RememberedPool>,
-}
-
-impl Objects {
-    fn add_chains(&mut self, chains: impl IntoIterator<Item = ChainRules>) {
-        self.chains.extend(chains.into_iter().map(|chain| (chain.name.clone(), chain)));
-    }
-
-    fn add_set(&mut self, set: PortSet) {
-        self.sets.insert(set.definition.name.clone(), set);
-    }
-
-    fn add_element(&mut self, set: TableSet, element: Element) {
-        self.elements.entry(set).or_default().insert(element.key, element);
-    }
-
-    /// Adds the chains and elements that depend on the node's settings.
-    fn add_table(&mut self, context: &Context<'_>, lb_chains: &BTreeSet<LbChain>) {
-        self.add_chains(table::chains(context));
-        self.add_chains(lb_chains.iter().map(|chain| chain.rules(context)));
-        for (set, element) in table::elements(context) {
-            self.add_element(set, element);
-        }
-    }
-
-    /// Adds the objects of a Service port, but for those that others may need, too.
-    fn add_port(&mut self, objects: PortObjects, allocations: &Allocations) {
-        self.add_chains(objects.chains);
-        objects.sets.into_iter().for_each(|set| self.add_set(set));
-        for (set, element) in objects.elements {
-            self.add_element(set, element);
-        }
-        let slots = objects.slots.into_iter();
-        self.slots.extend(slots.map(|slots| (slots, allocations.get(slots.pool).clone())));
-        self.pools.extend(objects.pools);
-    }
 }
 
 /// The plan for one table, while it is made.

@@ -264,7 +264,7 @@ fn a_table_that_cannot_be_read_costs_its_family_alone() {
     }
 }
 
-/// What the kernel says of another program's commit is undone before anything is read, which takes
+/// Changes that the kernel reports of another program are undone before anything is read, which takes
 /// far longer.
 #[test]
 fn what_is_known_to_have_changed_is_repaired_before_anything_is_read() {

@@ -20,7 +20,7 @@ use super::touched::Touched;
 pub struct Listener {
     socket: Awaited,
     tables: Vec<Table>,
-    /// What the commit whose notifications are being read changes in watched tables.
+    /// The changes in watched tables by the commit whose notifications are being read.
     touched: Option<Touched>,
 }
 
