@@ -264,8 +264,8 @@ fn a_table_that_cannot_be_read_costs_its_family_alone() {
     }
 }
 
-/// Changes that the kernel reports of another program are undone before anything is read, which takes
-/// far longer.
+/// Changes that the kernel reports of another program are undone before anything is read, which
+/// takes far longer.
 #[test]
 fn what_is_known_to_have_changed_is_repaired_before_anything_is_read() {
     in_namespace(|| {

@@ -57,8 +57,8 @@ impl Listener {
     }
 
     /// Waits until another program has changed a watched table, and returns the author of the last
-    /// change, and what was changed. If notifications were lost, the author is unknown. Cancel-safe.
-    /// The listener belongs to the runtime that first polls this.
+    /// change, and what was changed. If notifications were lost, the author is unknown.
+    /// Cancel-safe. The listener belongs to the runtime that first polls this.
     pub async fn changed(&mut self) -> Result<(Author, Touched), Error> {
         loop {
             let socket = self.socket.ready().await?;
