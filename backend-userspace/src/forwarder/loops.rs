@@ -41,7 +41,7 @@ impl Loops {
     pub(crate) fn start(count: usize, slots: &Arc<Slots>) -> io::Result<(Arc<Self>, Threads)> {
         let (mut handles, mut threads) = (Vec::new(), Threads::default());
         for _ in 0..count {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
             handles.push(runtime.handle().clone());
             let (stop, mut stopped) = oneshot::channel();
             let slots = Arc::clone(slots);

@@ -35,8 +35,10 @@ impl Future for Caught {
     }
 }
 
-/// Serves a listener. A panic ends the listener's flows, and nothing else: the panic is logged and
-/// counted, and the socket is opened again after a pause. The future does not end.
+/// Serves a listener on one thread. A panic ends the flows of that thread: the panic is logged and
+/// counted, and the socket is opened again after a pause. Where other threads have sockets at the
+/// address, the system leads some of their clients of UDP elsewhere for the pause, where these get
+/// other flows. The future does not end.
 pub(crate) async fn serve(open: Arc<OpenListener>, mut socket: Socket) {
     let mut warned = RateLimit::default();
     loop {

@@ -22,6 +22,7 @@ use crate::forwarder::{
     task::Task,
 };
 use switchyard_core::{
+    error::ErrorChain,
     model::{PerFamily, Protocol, ServicePortId},
     state::ResolvedServicePort,
 };
@@ -200,13 +201,21 @@ impl Forwarder {
         let address = socket.address()?;
         drop(inside);
         let mut sockets = vec![(first, slot, socket)];
-        let more = others.iter().filter(|_| is_shared).map_while(|thread| {
-            let slot = shared.slots.take_for_another_socket()?;
+        // All places first: a socket that is closed resets who has connected to it.
+        let places: Option<Vec<_>> =
+            others.iter().map(|_| shared.slots.take_for_another_socket()).collect();
+        let places = places.filter(|_| is_shared).unwrap_or_default();
+        for (thread, slot) in others.iter().zip(places) {
             let _inside = thread.enter();
-            let socket = Socket::bind(shared, protocol, address, Address::Shared).ok()?;
-            Some((*thread, slot, socket))
-        });
-        sockets.extend(more);
+            match Socket::bind(shared, protocol, address, Address::Shared) {
+                Ok(socket) => sockets.push((*thread, slot, socket)),
+                Err(error) => {
+                    let err = ErrorChain(&error);
+                    tracing::debug!(%address, %err, "One thread serves a listener");
+                    break;
+                }
+            }
+        }
         let sharing = if others.is_empty() {
             Sharing::Alone
         } else if sockets.len() > others.len() {

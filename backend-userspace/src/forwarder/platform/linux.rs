@@ -133,11 +133,6 @@ impl Platform for Linux {
         socket.set_tcp_notsent_lowat(UNSENT)
     }
 
-    /// tcp(7), `TCP_QUICKACK`: without data, the acknowledgement follows within 0.2 s.
-    fn acknowledge_with_data(&self, socket: &Socket) -> io::Result<()> {
-        socket.set_tcp_quickack(false)
-    }
-
     fn inherits_options(&self) -> bool {
         true
     }

@@ -154,12 +154,6 @@ pub(crate) trait Platform: Send + Sync {
         Ok(())
     }
 
-    /// Has the system acknowledge the other end's part of the handshake together with the first
-    /// data that is sent.
-    fn acknowledge_with_data(&self, _socket: &Socket) -> io::Result<()> {
-        Ok(())
-    }
-
     /// Whether connections have the options of the listener that has accepted them.
     fn inherits_options(&self) -> bool {
         false

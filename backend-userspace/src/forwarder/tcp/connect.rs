@@ -30,14 +30,13 @@ use crate::forwarder::{
 const TRIES: usize = 8;
 
 /// Connects to an endpoint of a pool. Endpoints that do not take the connection are passed over;
-/// when all have been tried and timeouts are left, the first is tried again. `is_first` tells that
-/// something is to be sent at once. Returns `None` if none takes it.
+/// when all have been tried and timeouts are left, the first is tried again. Returns `None` if none
+/// takes it.
 pub(super) async fn connect(
     shared: &Shared,
     port: &Port,
     pool: PoolKind,
     ends: Ends,
-    is_first: bool,
 ) -> Option<(TcpStream, Chosen)> {
     let timeouts = &shared.config.connect_timeouts;
     let protocol = port.id().name.protocol;
@@ -62,8 +61,8 @@ pub(super) async fn connect(
             shared.counters.count(Counted::Retries);
         }
         let result = match shared.shown(protocol, ends, address) {
-            None => attempt(shared, protocol, address, None, limit, is_first).await,
-            Some(client) => show(shared, port, address, client, limit, is_first).await,
+            None => attempt(shared, protocol, address, None, limit).await,
+            Some(client) => show(shared, port, address, client, limit).await,
         };
         tries += 1;
         match result {
@@ -122,9 +121,8 @@ async fn show(
     endpoint: SocketAddr,
     client: IpAddr,
     limit: Duration,
-    is_first: bool,
 ) -> io::Result<TcpStream> {
-    let shown = attempt(shared, Protocol::Tcp, endpoint, Some(client), limit, is_first).await;
+    let shown = attempt(shared, Protocol::Tcp, endpoint, Some(client), limit).await;
     let error = match shown {
         Ok(stream) => {
             shared.showing.worked(client, endpoint.ip());
@@ -138,7 +136,7 @@ async fn show(
         }
         Err(error) => error,
     };
-    let stream = attempt(shared, Protocol::Tcp, endpoint, None, limit, is_first).await?;
+    let stream = attempt(shared, Protocol::Tcp, endpoint, None, limit).await?;
     // A client whose ports are all connected to the endpoint shows nothing about answers.
     if error.kind() == io::ErrorKind::AddrNotAvailable {
         return Ok(stream);
@@ -173,17 +171,12 @@ async fn attempt(
     address: SocketAddr,
     client: Option<IpAddr>,
     limit: Duration,
-    is_first: bool,
 ) -> io::Result<TcpStream> {
     let socket = shared.socket_to(protocol, address)?;
     if let Some(client) = client {
         shared.platform.bind_as(&socket, SocketAddr::new(client, 0))?;
     }
     tune(shared, protocol, &SockRef::from(&socket));
-    if is_first {
-        // Otherwise it takes one more packet.
-        let _ = shared.platform.acknowledge_with_data(&socket);
-    }
     let connect = timeout(limit, TcpSocket::from_std_stream(socket.into()).connect(address));
     let stream = connect.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     // No one listens at a port of this node from which the system lets sockets connect: then the
@@ -265,8 +258,7 @@ mod tests {
         let client = SocketAddr::from(([127, 0, 0, 1], 4711));
         let ends = Ends { client, destination: client, is_shown: false };
         let endpoint = || {
-            let connected =
-                runtime().block_on(connect(&shared, &port, PoolKind::Cluster, ends, false));
+            let connected = runtime().block_on(connect(&shared, &port, PoolKind::Cluster, ends));
             connected.map(|(_, chosen)| chosen.address)
         };
         let first = endpoint().unwrap();
@@ -294,7 +286,7 @@ mod tests {
                 let client = SocketAddr::from(([127, 0, 0, 1], 4711));
                 let ends = Ends { client, destination: client, is_shown: false };
                 for _ in 0..2 {
-                    let connected = connect(&shared, &port, PoolKind::Cluster, ends, false);
+                    let connected = connect(&shared, &port, PoolKind::Cluster, ends);
                     assert!(runtime().block_on(connected).is_none());
                 }
                 assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
@@ -311,14 +303,8 @@ mod tests {
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let mut shared = Shared::new(ForwarderConfig::default());
         shared.platform = Box::new(Scripted(Arc::new(Mutex::new(vec![Ok(socket)]))));
-        let connected = runtime().block_on(attempt(
-            &shared,
-            Protocol::Tcp,
-            address,
-            None,
-            Duration::MAX,
-            false,
-        ));
+        let connected =
+            runtime().block_on(attempt(&shared, Protocol::Tcp, address, None, Duration::MAX));
         assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

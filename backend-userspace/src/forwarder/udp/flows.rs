@@ -51,8 +51,9 @@ pub(super) struct Flows {
     idle: Option<Idle>,
     /// The time until which no flow is started, since the system had no socket.
     paused_until: Option<Instant>,
-    /// The time until which no other thread is asked for room.
-    asked_until: Option<Instant>,
+    /// The times until which no other thread is asked for room: for a client at a limit of its own,
+    /// which may ask all the time, and for others.
+    asked_until: [Option<Instant>; 2],
     warned: RateLimit,
 }
 
@@ -85,7 +86,7 @@ impl Flows {
             this,
             idle: None,
             paused_until: None,
-            asked_until: None,
+            asked_until: [None; 2],
             warned: RateLimit::default(),
         }
     }
@@ -181,8 +182,9 @@ impl Flows {
     /// Asks the other threads for room, unless this one has asked just now.
     fn ask(&mut self, wanted: Wanted) {
         let now = Instant::now();
-        if self.asked_until.is_none_or(|until| until <= now) {
-            self.asked_until = Some(now + PAUSE);
+        let until = &mut self.asked_until[usize::from(wanted.full != LimitReached::Client)];
+        if until.is_none_or(|until| until <= now) {
+            *until = Some(now + PAUSE);
             self.everywhere.ask_next(&self.this, wanted);
         }
     }
