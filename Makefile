@@ -117,7 +117,7 @@ beside:
 	@scripts/beside.sh 'ipvs: ' '$(MAKE) --no-print-directory ipvs-machine' \
 		'$(MAKE) --no-print-directory beside-machine'
 beside-machine:
-	nice -n 15 $(MAKE) --no-print-directory $(COMPILATIONS)
+	nice -n 19 $(MAKE) --no-print-directory $(COMPILATIONS)
 	$(MAKE) --no-print-directory tests unit-as-user
 
 # Each skipped test adds a line to this file (test_netns::skipped).
