@@ -25,7 +25,7 @@ use crate::{config::NodeConfig, model::ServiceName, state::State, transition::Tr
 /// An open backend: renders resolved states into its kernel's language.
 ///
 /// A backend decides nothing about Services, and may assume every invariant that
-/// [`State`](crate::state::State) documents. Core remembers what was synced; a backend keeps only
+/// [`State`] documents. Core remembers what was synced; a backend keeps only
 /// what its kernel adds to that, such as slots and handles.
 #[async_trait]
 pub trait Proxier: Send {

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-use super::notice;
+use super::{notice, touched::is_after};
 
 /// The number of attempts to find out the generation.
 const ATTEMPTS: usize = 20;
@@ -99,11 +99,6 @@ impl Record {
         }
         Ok(last)
     }
-}
-
-/// Whether a generation comes after another. The kernel's counter wraps.
-pub(super) fn is_after(generation: u32, other: u32) -> bool {
-    generation.wrapping_sub(other).cast_signed() > 0
 }
 
 #[cfg(test)]

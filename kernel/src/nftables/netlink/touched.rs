@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-use super::{dump, record::is_after};
+use super::dump;
 
 /// The most elements that are remembered. Of more, reading the table is no slower.
 const MOST: usize = 4_096;
@@ -91,4 +91,9 @@ impl Touched {
             *self = Self { more: true, ..Self::default() };
         }
     }
+}
+
+/// Whether a generation comes after another. The kernel's counter wraps.
+pub(super) fn is_after(generation: u32, other: u32) -> bool {
+    generation.wrapping_sub(other).cast_signed() > 0
 }
