@@ -9,7 +9,8 @@ use std::{
 use switchyard_core::{
     model::{IpFamily, ServicePortId},
     runner::{EngineEvent, Observer},
-    state::{FrontendAddress, ResolvedServicePort, State},
+    state::{ResolvedServicePort, State},
+    testing::packets_to,
 };
 use switchyard_kernel::nftables::{
     Family, Table,
@@ -112,7 +113,7 @@ impl Judge {
     ) -> Option<String> {
         let (first, last) = (history.first()?, history.last()?);
         let ports = before.into_iter().chain([after]).flat_map(|state| &state.service_ports);
-        let mut packets: Vec<Packet> = ports.flat_map(|(_, port)| packets(port)).collect();
+        let mut packets: Vec<Packet> = ports.flat_map(|(_, port)| packets_to(port)).collect();
         packets.sort_by_key(|packet| (packet.destination, packet.protocol));
         packets.dedup();
         // Different ones each time.
@@ -156,31 +157,6 @@ fn serves(before: Option<&State>, after: &State, endpoint: SocketAddr) -> bool {
     states
         .flat_map(|state| state.service_ports.values())
         .any(|port| port.reachable().any(|known| known.address == endpoint))
-}
-
-/// A packet from outside to each frontend of a Service port.
-fn packets(port: &ResolvedServicePort) -> impl Iterator<Item = Packet> + '_ {
-    let [source, node] = match port.id.family {
-        IpFamily::V4 => ["198.51.100.9", "192.168.1.1"],
-        IpFamily::V6 => ["2001:db8:ffff::9", "fd00:1::1"],
-    }
-    .map(|ip| ip.parse::<IpAddr>().expect("an IP"));
-    // Packets of other hosts to loopback addresses are dropped, whatever Services have them.
-    let frontends = port.frontends.iter();
-    let frontends = frontends.filter(|f| !f.at.ip().is_some_and(|ip| ip.is_loopback()));
-    frontends.map(move |frontend| {
-        let ip = match frontend.at {
-            FrontendAddress::NodePort => node,
-            at => at.ip().unwrap_or(node),
-        };
-        Packet {
-            protocol: port.id.name.protocol,
-            source: SocketAddr::new(source, 40_000),
-            destination: SocketAddr::new(ip, frontend.port),
-            interface: Some("eth0"),
-            hash: 0x4000_0000,
-        }
-    })
 }
 
 /// A Service port that is the same in both states, and whose elements differ.
