@@ -1,5 +1,5 @@
-//! The quick repair of what other programs are known to have changed, from what the kernel has said
-//! of their commits alone. A comparison of everything follows, which takes far longer.
+//! The quick repair of what other programs are known to have changed, from the kernel's
+//! notifications of their commits alone. A comparison of everything follows, which takes far longer.
 
 use std::collections::{HashMap, HashSet};
 

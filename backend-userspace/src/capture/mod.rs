@@ -64,7 +64,7 @@ pub(crate) trait Capture: Send {
     ) -> Result<SyncReport, ProxierError>;
 
     /// Compares what the system holds of a Service of `state` with what was synced, and changes
-    /// nothing; `None` if the capture mode cannot tell.
+    /// nothing; `None` if the capture mode does not compare.
     ///
     /// # Errors
     /// If the system does not show what it holds.

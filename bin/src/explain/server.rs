@@ -362,7 +362,7 @@ fn explained(question: &Question, known: &Tracker) -> Explained {
 }
 
 /// Has the backend compare what the kernel holds of the Service with what was programmed. Nothing
-/// is added to the answer if the backend cannot tell, or that takes long.
+/// is added to the answer if the backend does not compare, or that takes long.
 async fn audit(answer: &mut Explanation, pace: &Arc<Pace>, engine: &Sender<Input>) {
     let Some(name) = service_of(answer) else { return };
     let (pace, engine) = (Arc::clone(pace), engine.clone());

@@ -59,7 +59,7 @@ pub trait Proxier: Send {
 
     /// Compares what the kernel holds of a Service, and of what all Services share, with what was
     /// synced: `state`. Changes nothing; takes about as long as the comparison of a resync. `None`
-    /// if the backend cannot tell.
+    /// if the backend does not compare.
     ///
     /// # Errors
     /// If the kernel, or a tool, does not show what it holds.

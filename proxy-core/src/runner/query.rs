@@ -49,7 +49,7 @@ pub struct Audit {
 impl Audit {
     /// Creates a question, whose answer is given to `answer`: `None` while there are changes to
     /// sync, for some minutes after an answer that took longer than a second, and if the backend
-    /// cannot tell. A difference has the runner compare and repair everything.
+    /// does not compare. A difference has the runner compare and repair everything.
     pub fn new(
         service: ServiceName,
         answer: impl FnOnce(Result<Option<Drift>, ProxierError>) + Send + 'static,

@@ -90,7 +90,7 @@ impl<P: Proxier> Stepped<P> {
     }
 
     /// Compares what the kernel holds of each Service with what was synced, and returns what
-    /// differs; `None` if the backend cannot tell.
+    /// differs; `None` if the backend does not compare.
     pub fn compare(&mut self) -> Option<Vec<String>> {
         let transition = self.tracker.transition();
         let state = transition.after();

@@ -1,6 +1,6 @@
 //! Stories of everything that can go wrong, in simulated time, on one thread.
 //!
-//! Runner, tracker and backend sync what a source tells ([`Telling`]) to a model of the programs
+//! Runner, tracker and backend sync what a source reports ([`Telling`]) to a model of the programs
 //! and their tables, which refuses lines, keeps the lock, loses answers, is changed by other
 //! programs, and sees the process end and begin again. One seed decides all; a failing story is
 //! made smaller by proptest.

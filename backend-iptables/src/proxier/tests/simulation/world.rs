@@ -25,7 +25,7 @@ pub(super) enum Fault {
     Refused(usize),
     /// Another program keeps the lock.
     Locked,
-    /// The tables change, and the program is killed before it says so.
+    /// The tables change, and the program is killed before it reports that.
     Lost,
     /// Another program changes the tables just before.
     Overtaken(usize),

@@ -135,7 +135,7 @@ impl Cluster {
         self.server.faults().mend();
     }
 
-    /// Returns what a source says of its watches that is not so.
+    /// Returns the watch of a source whose health is reported wrongly.
     pub(super) fn wrong_health(&self, health: &WatchHealth) -> Option<String> {
         let away = self.away?.elapsed();
         let heard = Kind::ALL.into_iter().filter_map(|kind| Some((kind, health.heard(kind)?)));
@@ -210,7 +210,7 @@ impl Told {
     }
 }
 
-/// Starts a source of a process, which tells the process's runner of the objects.
+/// Starts a source of a process, which sends the objects to the process's runner.
 pub(super) fn start_source(
     tasks: &mut JoinSet<()>,
     world: &Arc<Mutex<World>>,

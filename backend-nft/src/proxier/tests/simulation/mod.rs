@@ -71,7 +71,7 @@ const SOMETIMES: [&str; 19] = [
 const CASES: u32 = 128;
 
 /// The longest time, after all troubles have ended, until everything is as it should be: a source
-/// that was told that a resource is missing asks again after 300 s.
+/// whose resource the server did not have asks again after 300 s.
 const CONVERGED: Duration = Duration::from_secs(420);
 
 /// The most requests of a source in an hour in which nothing happens: a watch lasts 300 s at least.
@@ -153,7 +153,7 @@ fn arbitrary_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A process: its source, its runner, and what these have said.
+/// A process: its source, its runner, and their reports.
 struct Process {
     inputs: mpsc::Sender<Input>,
     tasks: JoinSet<()>,
