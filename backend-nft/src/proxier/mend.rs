@@ -1,5 +1,6 @@
 //! The quick repair of what other programs are known to have changed, from the kernel's
-//! notifications of their commits alone. A comparison of everything follows, which takes far longer.
+//! notifications of their commits alone. A comparison of everything follows; it takes far
+//! longer.
 
 use std::collections::{HashMap, HashSet};
 
