@@ -9,7 +9,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
 use std::{
-    ops::ControlFlow,
     process::{Child, Command},
     sync::{
         Arc, Mutex,
@@ -34,8 +33,8 @@ use switchyard_core::{
 use switchyard_kernel::{
     netlink::Socket,
     nftables::{
-        self, CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction,
-        Transport, TransportError, TransportKind, netlink::Listener,
+        self, Elements, Family, Table, Transaction, Transport, TransportKind, netlink::Listener,
+        testing::InterceptingTransport,
     },
 };
 use switchyard_nft::{NftConfig, NftProxier};
@@ -191,9 +190,16 @@ fn others_wait(many: &ManyServices) {
         thread::sleep(Duration::from_millis(500));
         victim.stop()
     };
-    let commits = Arc::default();
-    let proxier =
-        NftProxier::new(NftConfig::default(), Box::new(Recorded(netlink(), Arc::clone(&commits))));
+    // When each commit ended, and how long it took.
+    let commits = Arc::<Mutex<Vec<(Instant, Duration)>>>::default();
+    let record = commits.clone();
+    let transport = InterceptingTransport::committing(netlink(), move |inner, transaction| {
+        let begun = Instant::now();
+        let result = inner.commit(transaction);
+        record.lock().expect("no panic").push((Instant::now(), begun.elapsed()));
+        result
+    });
+    let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
     let mut node = Stepped::new(many.node(), proxier);
     node.apply(many.lists());
     node.apply(api_server());
@@ -286,56 +292,6 @@ fn api_server() -> [Event; 2] {
     let slice =
         slice("kubernetes", "a").set("metadata.namespace", "default").port("https", "TCP", 6443);
     [service.apply(), slice.endpoint(endpoint("192.168.1.1", "elsewhere")).apply()]
-}
-
-/// A transport whose commits are recorded: when each ended, and how long it took.
-struct Recorded(Box<dyn Transport>, Arc<Mutex<Vec<(Instant, Duration)>>>);
-
-impl Transport for Recorded {
-    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
-        let begun = Instant::now();
-        let result = self.0.commit(transaction);
-        let mut commits = self.1.lock().expect("no panic");
-        commits.push((Instant::now(), begun.elapsed()));
-        result
-    }
-
-    fn read(
-        &mut self,
-        table: &Table,
-        elements: Elements,
-    ) -> Result<Option<TableDump>, TransportError> {
-        self.0.read(table, elements)
-    }
-
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        self.0.read_elements(table, set)
-    }
-
-    fn scan_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
-    ) -> Result<bool, TransportError> {
-        self.0.scan_elements(table, set, visit)
-    }
-
-    fn disregard(&mut self, port: u32) {
-        self.0.disregard(port);
-    }
-
-    fn release(&mut self) {
-        self.0.release();
-    }
-
-    fn port(&self) -> Option<u32> {
-        self.0.port()
-    }
 }
 
 /// A thread that commits to its own table, and notes how long each commit takes.

@@ -21,9 +21,9 @@ use switchyard_core::{
     testing::{Builder, NODE, endpoint, service, slice, until},
 };
 use switchyard_kernel::nftables::{
-    CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, OperationKind, Refusal,
-    SetDef, Table, TableDump, Transaction, Transport, TransportError, TransportKind, Value,
-    json::JsonTransport, testing::InterceptingTransport,
+    Element, ElementData, ElementDump, Elements, Family, Key, OperationKind, Refusal, SetDef,
+    Table, Transaction, Transport, TransportError, TransportKind, Value, json::JsonTransport,
+    testing::InterceptingTransport,
 };
 use switchyard_nft::{NftConfig, NftProxier};
 
@@ -432,8 +432,12 @@ fn clients_of_kube_proxy_are_taken_over() {
     in_namespace(|| {
         nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
         // Clients that cannot be read are not worth a sync.
-        let unreadable =
-            NftProxier::new(NftConfig::default(), Box::new(Unreadable(open_netlink())));
+        let transport = InterceptingTransport::new(open_netlink(), |_| Ok(()));
+        let transport = transport.reading(|_, set| match set {
+            Some(_) => Err(TransportError::Malformed("made to fail by a test".to_owned())),
+            None => Ok(()),
+        });
+        let unreadable = NftProxier::new(NftConfig::default(), Box::new(transport));
         Node::new(config(), unreadable).sync(web());
         nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
         let mut node = start(config());
@@ -478,40 +482,6 @@ fn the_program_lists_the_clients_of_kube_proxy_with_their_table() {
         let listed = run_nft(&program, &format!("list map ip kube-proxy clients-10800s-{BASE}"));
         assert!(["10.0.0.1", "10.0.0.2"].iter().all(|client| listed.contains(client)), "{listed}");
     });
-}
-
-/// A transport that cannot read clients.
-struct Unreadable(Box<dyn Transport>);
-
-impl Transport for Unreadable {
-    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
-        self.0.commit(transaction)
-    }
-
-    fn read(
-        &mut self,
-        table: &Table,
-        elements: Elements,
-    ) -> Result<Option<TableDump>, TransportError> {
-        self.0.read(table, elements)
-    }
-
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        self.0.read_elements(table, set)
-    }
-
-    fn scan_elements(
-        &mut self,
-        _: &Table,
-        _: &SetDef,
-        _: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
-    ) -> Result<bool, TransportError> {
-        Err(TransportError::Malformed("made to fail by a test".to_owned()))
-    }
 }
 
 /// The objects of kube-proxy for an endpoint, with one client.

@@ -2,7 +2,6 @@
 //! does no harm however often, and to ours, which is never overlooked.
 
 use std::{
-    ops::ControlFlow,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -19,8 +18,8 @@ use switchyard_core::{
     testing::{ManyServices, service},
 };
 use switchyard_kernel::nftables::{
-    CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction, Transport,
-    TransportError, TransportKind, testing::InterceptingTransport,
+    Family, Table, Transaction, Transport, TransportError, TransportKind,
+    testing::InterceptingTransport,
 };
 use switchyard_nft::{NftConfig, NftProxier};
 
@@ -30,57 +29,13 @@ fn netlink() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
 }
 
-/// A transport that asks before each read of a table.
-struct WatchedReads<F>(Box<dyn Transport>, F);
-
-impl<F> WatchedReads<F> {
-    fn new(ask: F) -> Self {
-        Self(netlink(), ask)
-    }
-}
-
-impl<F: FnMut(&Table) -> Result<(), TransportError> + Send> Transport for WatchedReads<F> {
-    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
-        self.0.commit(transaction)
-    }
-
-    fn read(
-        &mut self,
-        table: &Table,
-        elements: Elements,
-    ) -> Result<Option<TableDump>, TransportError> {
-        (self.1)(table)?;
-        self.0.read(table, elements)
-    }
-
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        self.0.read_elements(table, set)
-    }
-
-    fn scan_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
-    ) -> Result<bool, TransportError> {
-        self.0.scan_elements(table, set, visit)
-    }
-
-    fn disregard(&mut self, port: u32) {
-        self.0.disregard(port);
-    }
-
-    fn release(&mut self) {
-        self.0.release();
-    }
-
-    fn port(&self) -> Option<u32> {
-        self.0.port()
-    }
+/// A backend that asks before each read of a table.
+fn asking(
+    mut ask: impl FnMut(&Table) -> Result<(), TransportError> + Send + 'static,
+) -> NftProxier {
+    let transport = InterceptingTransport::new(netlink(), |_| Ok(()));
+    let transport = transport.reading(move |table, set| set.map_or_else(|| ask(table), |_| Ok(())));
+    NftProxier::new(NftConfig::default(), Box::new(transport))
 }
 
 #[test]
@@ -109,11 +64,10 @@ fn syncs_succeed_while_others_commit_thousands_of_times_a_second() {
                 let many = ManyServices { services: 2_000, endpoints: 5 };
                 let reads = Arc::new(AtomicUsize::new(0));
                 let counted = reads.clone();
-                let transport = WatchedReads::new(move |_: &Table| {
+                let proxier = asking(move |_: &Table| {
                     counted.fetch_add(1, Ordering::Relaxed);
                     Ok(())
                 });
-                let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
                 let mut node = Node::new(many.node(), proxier);
                 // Syncs, and returns how often both tables were read.
                 let sync = |node: &mut Node| {
@@ -245,13 +199,12 @@ fn a_table_that_cannot_be_read_costs_its_family_alone() {
         in_namespace(|| {
             let fails = Arc::new(AtomicBool::new(true));
             let flag = fails.clone();
-            let transport = WatchedReads::new(move |table: &Table| {
+            let proxier = asking(move |table: &Table| {
                 match flag.load(Ordering::Relaxed) && table.family == theirs {
                     true => Err(TransportError::Malformed("always changing".to_owned())),
                     false => Ok(()),
                 }
             });
-            let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
             let mut node = Node::new(config(), proxier);
             node.sync([service("web", "10.96.0.10,fd00::10").port("", "TCP", 80).apply()]);
             assert!(!node.tracker.transition().programs(IpFamily::from(theirs)));
@@ -272,11 +225,10 @@ fn what_is_known_to_have_changed_is_repaired_before_anything_is_read() {
         // Nothing is listed before there is a table.
         let seen = Arc::new(Mutex::new(Some(String::new())));
         let at_read = seen.clone();
-        let transport = WatchedReads::new(move |_: &Table| {
+        let proxier = asking(move |_: &Table| {
             at_read.lock().expect("no panic").get_or_insert_with(ruleset);
             Ok(())
         });
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
         let mut node = Node::new(config(), proxier);
         let sticky = service("sticky", "10.96.0.2").port("", "TCP", 1);
         node.sync([sticky.set("spec.sessionAffinity", "ClientIP").apply()]);

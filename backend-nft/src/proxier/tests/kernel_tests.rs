@@ -1,59 +1,19 @@
 //! Stories without faults on the kernel itself and on its model, which are to hold the same in the
 //! end: what the simulation shows of the model is true.
 
-use std::{collections::BTreeMap, ops::ControlFlow};
+use std::collections::BTreeMap;
 
 use proptest::{collection::vec, prelude::*};
 use switchyard_core::testing::{Stepped, arbitrary_config, arbitrary_event, proptest_config};
 use switchyard_kernel::nftables::{
-    CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction, Transport,
-    TransportError, netlink::NetlinkTransport, testing::Kernel,
+    Elements, Family, Table, Transport,
+    netlink::NetlinkTransport,
+    testing::{InterceptingTransport, Kernel},
 };
 use test_netns::in_namespace;
 
 use super::{super::parts::UNDIVIDED, proxier};
 use crate::layout::names::KUBE_PROXY;
-
-/// Commits to the kernel and to the model, and reads from the kernel.
-struct Both(NetlinkTransport, Kernel);
-
-impl Transport for Both {
-    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
-        let stats = self.0.commit(transaction)?;
-        // The generations of the model are its own.
-        self.1.commit_of_other(transaction).expect("the kernel commits it");
-        Ok(stats)
-    }
-
-    fn read(
-        &mut self,
-        table: &Table,
-        elements: Elements,
-    ) -> Result<Option<TableDump>, TransportError> {
-        self.0.read(table, elements)
-    }
-
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        self.0.read_elements(table, set)
-    }
-
-    fn scan_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
-    ) -> Result<bool, TransportError> {
-        self.0.scan_elements(table, set, visit)
-    }
-
-    fn port(&self) -> Option<u32> {
-        self.0.port()
-    }
-}
 
 /// The contents of a table, without handles: the chains with their rules, and the sets with their
 /// elements.
@@ -88,7 +48,14 @@ proptest! {
             let open = || NetlinkTransport::open().expect("netlink is there");
             let (mut kernel, mut model) = (open(), Kernel::default());
             let undivided = if divided { 0 } else { UNDIVIDED };
-            let proxier = proxier(Both(open(), model.clone()), undivided);
+            let beside = model.clone();
+            let both = InterceptingTransport::committing(Box::new(open()), move |kernel, changes| {
+                let stats = kernel.commit(changes)?;
+                // The generations of the model are its own.
+                beside.commit_of_other(changes).expect("the kernel commits it");
+                Ok(stats)
+            });
+            let proxier = proxier(both, undivided);
             let mut node = Stepped::new(config, proxier);
             for events in steps {
                 for event in events {

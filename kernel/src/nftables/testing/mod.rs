@@ -25,14 +25,19 @@ use crate::nftables::{
 };
 pub use switchyard_model::testing::{Fate, Packet};
 
-/// Decides whether a transaction is committed, or what is committed instead.
-type Intercept = Box<dyn FnMut(&mut Transaction) -> Result<(), TransportError> + Send>;
+/// Makes a commit of a transaction, or another one, or none.
+type Commits =
+    Box<dyn FnMut(&mut dyn Transport, &Transaction) -> Result<CommitStats, TransportError> + Send>;
 
-/// A transport that shows each transaction to a hook first. If the hook returns an error, the
-/// commit fails with it.
+/// Decides whether a table is read, or the elements of one of its sets.
+type Reads = Box<dyn FnMut(&Table, Option<&SetDef>) -> Result<(), TransportError> + Send>;
+
+/// A transport that shows each transaction to a hook first, and hands all other calls on. If the
+/// hook returns an error, the commit fails with it.
 pub struct InterceptingTransport {
-    inner: Option<Box<dyn Transport>>,
-    hook: Intercept,
+    inner: Box<dyn Transport>,
+    commits: Commits,
+    reads: Reads,
 }
 
 impl InterceptingTransport {
@@ -41,23 +46,54 @@ impl InterceptingTransport {
         inner: Box<dyn Transport>,
         mut hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
     ) -> Self {
-        Self::altering(inner, move |transaction| hook(transaction))
+        Self::committing(inner, move |inner, transaction| {
+            hook(transaction)?;
+            inner.commit(transaction)
+        })
     }
 
     /// Commits to `inner` what the hook makes of a transaction. The hook must leave the operations
     /// in their places.
     pub fn altering(
         inner: Box<dyn Transport>,
-        hook: impl FnMut(&mut Transaction) -> Result<(), TransportError> + Send + 'static,
+        mut hook: impl FnMut(&mut Transaction) -> Result<(), TransportError> + Send + 'static,
     ) -> Self {
-        Self { inner: Some(inner), hook: Box::new(hook) }
+        Self::committing(inner, move |inner, transaction| {
+            let mut transaction = transaction.clone();
+            hook(&mut transaction)?;
+            inner.commit(&transaction)
+        })
+    }
+
+    /// Has the hook make each commit, to `inner` or elsewhere.
+    pub fn committing(
+        inner: Box<dyn Transport>,
+        commits: impl FnMut(&mut dyn Transport, &Transaction) -> Result<CommitStats, TransportError>
+        + Send
+        + 'static,
+    ) -> Self {
+        Self { inner, commits: Box::new(commits), reads: Box::new(|_, _| Ok(())) }
+    }
+
+    /// Asks a hook before each read, of a table or of the elements of a set: if it returns an
+    /// error, the read fails with it.
+    #[must_use]
+    pub fn reading(
+        mut self,
+        hook: impl FnMut(&Table, Option<&SetDef>) -> Result<(), TransportError> + Send + 'static,
+    ) -> Self {
+        self.reads = Box::new(hook);
+        self
     }
 
     /// Commits nowhere: there is no table to read, whatever was committed.
     pub fn without_kernel(
         mut hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
     ) -> Self {
-        Self { inner: None, hook: Box::new(move |transaction| hook(transaction)) }
+        let hook = move |_: &mut dyn Transport, transaction: &Transaction| {
+            hook(transaction).map(|()| CommitStats::default())
+        };
+        Self::committing(Box::new(Kernel::default()), hook)
     }
 
     /// Commits to `inner`, and records what is committed.
@@ -85,12 +121,7 @@ impl InterceptingTransport {
 
 impl Transport for InterceptingTransport {
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
-        let mut transaction = transaction.clone();
-        (self.hook)(&mut transaction)?;
-        match &mut self.inner {
-            Some(inner) => inner.commit(&transaction),
-            None => Ok(CommitStats::default()),
-        }
+        (self.commits)(&mut *self.inner, transaction)
     }
 
     fn read(
@@ -98,10 +129,8 @@ impl Transport for InterceptingTransport {
         table: &Table,
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
-        match &mut self.inner {
-            Some(inner) => inner.read(table, elements),
-            None => Ok(None),
-        }
+        (self.reads)(table, None)?;
+        self.inner.read(table, elements)
     }
 
     fn read_elements(
@@ -109,10 +138,8 @@ impl Transport for InterceptingTransport {
         table: &Table,
         set: &SetDef,
     ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        match &mut self.inner {
-            Some(inner) => inner.read_elements(table, set),
-            None => Ok(None),
-        }
+        (self.reads)(table, Some(set))?;
+        self.inner.read_elements(table, set)
     }
 
     fn scan_elements(
@@ -121,26 +148,20 @@ impl Transport for InterceptingTransport {
         set: &SetDef,
         visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
     ) -> Result<bool, TransportError> {
-        match &mut self.inner {
-            Some(inner) => inner.scan_elements(table, set, visit),
-            None => Ok(false),
-        }
+        (self.reads)(table, Some(set))?;
+        self.inner.scan_elements(table, set, visit)
     }
 
     fn disregard(&mut self, port: u32) {
-        if let Some(inner) = &mut self.inner {
-            inner.disregard(port);
-        }
+        self.inner.disregard(port);
     }
 
     fn release(&mut self) {
-        if let Some(inner) = &mut self.inner {
-            inner.release();
-        }
+        self.inner.release();
     }
 
     fn port(&self) -> Option<u32> {
-        self.inner.as_ref().and_then(|inner| inner.port())
+        self.inner.port()
     }
 }
 
