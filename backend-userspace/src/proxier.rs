@@ -102,7 +102,7 @@ impl Proxier for UserspaceProxier {
         self.forwarder.remove(&gone.map(|change| change.id).collect());
         self.remove_leftovers(&mut report);
         report.degraded.extend(self.forwarder.panicked().take().into_iter().map(|port| {
-            DegradedPort { port, reason: "its listener panicked, and is opened again".to_owned() }
+            DegradedPort { port, reason: "its listener panicked, and is served again".to_owned() }
         }));
         Ok(report)
     }

@@ -84,7 +84,7 @@ counted! {
     RefusedEndpoint = "refused", "endpoint";
     /// A connection or datagram was refused: its client is not among the allowed sources.
     RefusedSource = "refused", "source";
-    /// A listener was opened again after its task had panicked.
+    /// A listener was served again after its task had panicked.
     Restarts = "restarts", "";
 }
 

@@ -38,6 +38,8 @@ mod source_ports;
 mod supervisor;
 mod task;
 mod tcp;
+#[cfg(test)]
+mod testing;
 mod threads;
 mod udp;
 

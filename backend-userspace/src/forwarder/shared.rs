@@ -202,20 +202,11 @@ pub(crate) struct OpenListener {
     pub(crate) shared: Arc<Shared>,
     /// The address that was bound.
     pub(crate) address: SocketAddr,
-    pub(crate) sharing: Sharing,
+    /// The threads that connections are handed to, if one accepts for all.
+    pub(crate) handed_to: Option<Arc<Loops>>,
     /// The flows, if the listener is for datagrams.
     pub(crate) everywhere: Arc<Everywhere>,
     serving: RwLock<Arc<Serving>>,
-}
-
-/// The way in which threads share a listener.
-pub(crate) enum Sharing {
-    /// One thread serves it.
-    Alone,
-    /// Each has a socket at the address.
-    Sockets,
-    /// One accepts connections for all.
-    Connections(Arc<Loops>),
 }
 
 /// The target of a listener.
@@ -230,11 +221,11 @@ impl OpenListener {
         shared: &Arc<Shared>,
         address: SocketAddr,
         serving: Serving,
-        sharing: Sharing,
+        handed_to: Option<Arc<Loops>>,
     ) -> Self {
         let serving = RwLock::new(Arc::new(serving));
         let everywhere = Arc::default();
-        Self { shared: Arc::clone(shared), address, sharing, everywhere, serving }
+        Self { shared: Arc::clone(shared), address, handed_to, everywhere, serving }
     }
 
     /// Returns what the listener serves: read again for each connection and datagram.

@@ -1,6 +1,6 @@
 //! The sockets of listeners.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use socket2::SockRef;
 use switchyard_core::model::Protocol;
@@ -28,7 +28,8 @@ pub(crate) enum Address {
 pub(crate) enum Socket {
     /// TCP, or SCTP one-to-one, which has the same calls.
     Stream(TcpListener),
-    Datagram(UdpSocket),
+    /// UDP, whose flows send answers by it.
+    Datagram(Arc<UdpSocket>),
 }
 
 impl Socket {
@@ -57,7 +58,7 @@ impl Socket {
             let _ = shared.platform.share_port(&socket);
         }
         if protocol == Protocol::Udp {
-            return Ok(Self::Datagram(UdpSocket::from_std(socket.into())?));
+            return Ok(Self::Datagram(Arc::new(UdpSocket::from_std(socket.into())?)));
         }
         socket.listen(BACKLOG)?;
         Ok(Self::Stream(TcpListener::from_std(socket.into())?))

@@ -8,24 +8,19 @@ use std::{
     time::Duration,
 };
 
-use switchyard_core::error::ErrorChain;
 use tokio::time::sleep;
 
 use crate::forwarder::{
-    counters::Counted,
-    rate_limit::RateLimit,
-    shared::{OpenListener, Sharing},
-    socket::{Address, Socket},
-    tcp, udp,
+    counters::Counted, rate_limit::RateLimit, shared::OpenListener, socket::Socket, tcp, udp,
 };
 
-/// The time to wait before a socket is opened again.
+/// The time to wait before a socket is served again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A future whose panic is its end.
-struct Caught(Pin<Box<dyn Future<Output = ()> + Send>>);
+struct Caught<'a>(Pin<Box<dyn Future<Output = ()> + Send + 'a>>);
 
-impl Future for Caught {
+impl Future for Caught<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -36,40 +31,27 @@ impl Future for Caught {
 }
 
 /// Serves a listener on one thread. A panic ends the flows of that thread: the panic is logged and
-/// counted, and the socket is opened again after a pause. Where other threads have sockets at the
-/// address, the system leads some of their clients of UDP elsewhere for the pause, where these get
-/// other flows. The future does not end.
-pub(crate) async fn serve(open: Arc<OpenListener>, mut socket: Socket) {
+/// counted, and the socket served again after a pause. It stays open, so that what comes waits, and
+/// the system leads no client of another thread's socket elsewhere. The future does not
+/// end.
+pub(crate) async fn serve(open: Arc<OpenListener>, socket: Socket) {
     let mut warned = RateLimit::default();
     loop {
-        let serving: Pin<Box<dyn Future<Output = ()> + Send>> = match socket {
+        let serving: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match &socket {
             Socket::Stream(socket) => Box::pin(tcp::serve(Arc::clone(&open), socket)),
             Socket::Datagram(socket) => Box::pin(udp::serve(Arc::clone(&open), socket)),
         };
         Caught(serving).await;
         let id = open.serving().port.id().clone();
-        let (shared, name) = (&open.shared, id.name.clone());
         if warned.is_due() {
             tracing::error!(
-                service = %name, address = %open.address,
-                "Listener panicked; opening its socket again"
+                service = %id.name, address = %open.address,
+                "Listener panicked; serving it again"
             );
         }
-        shared.counters.count(Counted::Restarts);
-        shared.panicked.add(id);
-        socket = loop {
-            sleep(PAUSE).await;
-            let how = match open.sharing {
-                Sharing::Sockets => Address::Shared,
-                Sharing::Alone | Sharing::Connections(_) => Address::Own,
-            };
-            match Socket::bind(shared, name.protocol, open.address, how) {
-                Ok(socket) => break socket,
-                Err(error) => {
-                    tracing::debug!(service = %name, err = %ErrorChain(&error), "Cannot listen");
-                }
-            }
-        };
+        open.shared.counters.count(Counted::Restarts);
+        open.shared.panicked.add(id);
+        sleep(PAUSE).await;
     }
 }
 
@@ -82,12 +64,14 @@ mod tests {
     };
 
     use switchyard_core::model::Protocol;
+    use test_netns::wait::{PATIENCE, scaled};
     use tokio::runtime::Builder;
 
     use super::*;
     use crate::forwarder::{
         platform::{self, Platform},
         shared::{ForwarderConfig, Shared},
+        socket::Address,
         udp::tests::serving,
     };
 
@@ -103,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_panics_is_opened_again_and_reported() {
+    fn a_listener_that_panics_keeps_its_socket_and_is_reported() {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let _inside = runtime.enter();
         let mut shared = Shared::new(ForwarderConfig::default());
@@ -113,21 +97,19 @@ mod tests {
         let shared = Arc::new(shared);
         let endpoint = UdpSocket::bind(any).unwrap();
         let address = socket.address().unwrap();
-        let serving = serving([endpoint.local_addr().unwrap()], address);
-        let open = OpenListener::new(&shared, address, serving, Sharing::Alone);
+        let serving = serving(&[endpoint.local_addr().unwrap()], address);
+        let open = OpenListener::new(&shared, address, serving, None);
         let serving = runtime.spawn(serve(Arc::new(open), socket));
         let client = UdpSocket::bind(any).unwrap();
         client.send_to(b"?", address).unwrap();
         runtime.block_on(shared.panicked.added());
         assert_eq!(shared.panicked.take().len(), 1);
         assert_eq!(shared.counters.get(Counted::Restarts), 1);
-        // The socket is not there at once.
-        endpoint.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        let arrives = || {
-            let _ = client.send_to(b"!", address);
-            endpoint.recv(&mut [0; 16]).is_ok()
-        };
-        test_netns::wait::until("datagrams arrive again", arrives);
+        // Waits in the socket until that is served again.
+        client.send_to(b"!", address).unwrap();
+        endpoint.set_read_timeout(Some(scaled(PATIENCE))).unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!(endpoint.recv(&mut buffer).map(|length| &buffer[..length]).unwrap(), b"!");
         serving.abort();
     }
 }

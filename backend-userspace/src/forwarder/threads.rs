@@ -16,7 +16,7 @@ use crate::forwarder::{
     loops::{Loops, Threads},
     panicked::Panicked,
     port::Port,
-    shared::{ForwarderConfig, OpenListener, Serving, Shared, Sharing},
+    shared::{ForwarderConfig, OpenListener, Serving, Shared},
     socket::{Address, Socket},
     supervisor,
     task::Task,
@@ -106,7 +106,7 @@ impl Forwarder {
         }
     }
 
-    /// The Service ports with a listener that panicked, which was opened again.
+    /// The Service ports with a listener that panicked, which is served again.
     pub fn panicked(&self) -> Panicked {
         self.shared.panicked.clone()
     }
@@ -216,15 +216,12 @@ impl Forwarder {
                 }
             }
         }
-        let sharing = if others.is_empty() {
-            Sharing::Alone
-        } else if sockets.len() > others.len() {
-            Sharing::Sockets
-        } else {
+        let is_one_for_all = sockets.len() <= others.len();
+        let handed_to = is_one_for_all.then(|| {
             sockets.truncate(1);
-            Sharing::Connections(Arc::clone(loops))
-        };
-        let open = Arc::new(OpenListener::new(shared, address, serving, sharing));
+            Arc::clone(loops)
+        });
+        let open = Arc::new(OpenListener::new(shared, address, serving, handed_to));
         let start = |(thread, slot, socket)| {
             let serving = supervisor::serve(Arc::clone(&open), socket);
             Task::start(thread, async move {

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use switchyard_core::{
-    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortName},
-    state::Endpoint,
-};
+use switchyard_core::model::{LbAlgorithm, Protocol};
 
 use super::*;
+use crate::forwarder::testing;
 
 fn address(i: u8) -> SocketAddr {
     ([10, 0, 0, i], 80).into()
@@ -17,31 +15,17 @@ fn ends(client: u8) -> Ends {
     Ends { client: ([192, 0, 2, client], 4711).into(), destination: address(99), is_shown: false }
 }
 
-fn pool(last: &[u8]) -> switchyard_core::state::Pool {
-    let endpoint =
-        |&i| Endpoint { address: address(i), is_local: false, may_be_local: false, weight: 1 };
-    last.iter().map(endpoint).collect()
-}
-
 fn resolved(
     lb_algorithm: LbAlgorithm,
     affinity: Option<u64>,
     cluster: &[u8],
 ) -> Arc<ResolvedServicePort> {
-    let name = ServicePortName {
-        service: ServiceName::new("default", "web"),
-        port: "http".into(),
-        protocol: Protocol::Udp,
-    };
+    let endpoints: Vec<SocketAddr> = cluster.iter().map(|&last| address(last)).collect();
     Arc::new(ResolvedServicePort {
-        id: ServicePortId { name, family: IpFamily::V4 },
-        frontends: Vec::new(),
-        cluster: pool(cluster),
-        local: pool(&cluster[..1]),
-        draining: pool(&[]),
+        local: testing::pool(&endpoints[..1]),
         affinity: affinity.map(Duration::from_secs),
         lb_algorithm,
-        proxy_protocol: None,
+        ..testing::resolved(Protocol::Udp, &endpoints)
     })
 }
 

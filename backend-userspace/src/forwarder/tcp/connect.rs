@@ -195,16 +195,14 @@ mod tests {
     };
 
     use socket2::Socket;
-    use switchyard_core::{
-        model::{IpFamily, LbAlgorithm, ServiceName, ServicePortId, ServicePortName},
-        state::{Endpoint, ResolvedServicePort},
-    };
+    use switchyard_core::state::ResolvedServicePort;
     use tokio::runtime::{Builder, Runtime};
 
     use super::*;
     use crate::forwarder::{
         platform::{self, Platform},
         shared::ForwarderConfig,
+        testing::resolved,
     };
 
     /// A system that returns these results before it makes sockets, and calls exhaustion a quota.
@@ -228,24 +226,9 @@ mod tests {
     /// A Service port with affinity and these endpoints.
     fn port(mut endpoints: [SocketAddr; 2]) -> Port {
         endpoints.sort();
-        let name = ServicePortName {
-            service: ServiceName::new("default", "web"),
-            port: "http".into(),
-            protocol: Protocol::Tcp,
-        };
-        let endpoint =
-            |address| Endpoint { address, is_local: false, may_be_local: false, weight: 1 };
-        let resolved = ResolvedServicePort {
-            id: ServicePortId { name, family: IpFamily::V4 },
-            frontends: Vec::new(),
-            cluster: endpoints.into_iter().map(endpoint).collect(),
-            local: [].into(),
-            draining: [].into(),
-            affinity: Some(Duration::from_secs(100)),
-            lb_algorithm: LbAlgorithm::RoundRobin,
-            proxy_protocol: None,
-        };
-        Port::new(&Arc::new(resolved), &Arc::default())
+        let affinity = Some(Duration::from_secs(100));
+        let port = ResolvedServicePort { affinity, ..resolved(Protocol::Tcp, &endpoints) };
+        Port::new(&Arc::new(port), &Arc::default())
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::forwarder::{
     counters::Counted,
     ends::Ends,
     port::Chosen,
-    shared::{OpenListener, Serving, Shared, Sharing},
+    shared::{OpenListener, Serving, Shared},
     slots::Slot,
 };
 
@@ -50,7 +50,7 @@ pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: Socket
         Ok(slot) => {
             let shared = Arc::clone(shared);
             let run = move |client| run(shared, serving, pool, client, address, slot);
-            let Sharing::Connections(loops) = &open.sharing else {
+            let Some(loops) = &open.handed_to else {
                 tokio::spawn(run(client));
                 return;
             };

@@ -25,7 +25,7 @@ use crate::forwarder::{
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves a listener. The future does not end; when it is dropped, connections go on.
-pub(crate) async fn serve(open: Arc<OpenListener>, socket: TcpListener) {
+pub(crate) async fn serve(open: Arc<OpenListener>, socket: &TcpListener) {
     let mut warned = RateLimit::default();
     loop {
         match socket.accept().await {

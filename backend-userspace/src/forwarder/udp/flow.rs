@@ -381,7 +381,7 @@ mod tests {
 
     fn start(endpoint: SocketAddr) -> Flow {
         let shared = Arc::new(Shared::new(ForwarderConfig::default()));
-        let serving = serving([endpoint], any());
+        let serving = serving(&[endpoint], any());
         let failures = unbounded_channel().0;
         let mut context =
             Context { listener: Weak::new(), failures, numbers: 0, shared: Arc::clone(&shared) };

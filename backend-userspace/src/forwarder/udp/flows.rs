@@ -328,10 +328,7 @@ mod tests {
     use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
 
     use super::*;
-    use crate::forwarder::{
-        shared::{ForwarderConfig, Sharing},
-        udp::tests::serving,
-    };
+    use crate::forwarder::{shared::ForwarderConfig, udp::tests::serving};
 
     #[test]
     fn a_client_with_its_share_of_flows_ends_none_of_others() {
@@ -341,9 +338,9 @@ mod tests {
         let shared = Arc::new(Shared::new(config));
         let endpoint = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 53));
-        let served = || serving([endpoint.local_addr().unwrap()], address);
+        let served = || serving(&[endpoint.local_addr().unwrap()], address);
         let serving = served();
-        let open = OpenListener::new(&shared, address, served(), Sharing::Alone);
+        let open = OpenListener::new(&shared, address, served(), None);
         let listener = runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap();
         let mut flows = Flows::new(&open, &Arc::new(listener), unbounded_channel().0);
 
@@ -371,21 +368,21 @@ mod tests {
         refusing.connect(refusing.local_addr().unwrap()).unwrap();
         let [refuses, takes] = [&refusing, &taking].map(|socket| socket.local_addr().unwrap());
         let address = SocketAddr::from(([127, 0, 0, 1], 53));
-        let open = OpenListener::new(&shared, address, serving([refuses], address), Sharing::Alone);
+        let open = OpenListener::new(&shared, address, serving(&[refuses], address), None);
         let listener = Arc::new(runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap());
         let count = |counted| shared.counters.get(counted);
 
         // Too large to be kept.
         let datagrams = [&[b'?'; 5000][..]; 6];
         let mut flows = Flows::new(&open, &listener, unbounded_channel().0);
-        let serving_two = serving([refuses, takes], address);
+        let serving_two = serving(&[refuses, takes], address);
         for port in [1, 2] {
             flows.forward(&serving_two, SocketAddr::from(([127, 0, 0, 1], port)), &datagrams);
         }
         assert_eq!((count(Counted::DatagramsIn), count(Counted::DroppedIn)), (12, 0));
 
         flows.forward(
-            &serving([refuses], address),
+            &serving(&[refuses], address),
             SocketAddr::from(([127, 0, 0, 1], 3)),
             &datagrams,
         );

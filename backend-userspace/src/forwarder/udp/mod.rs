@@ -45,12 +45,10 @@ const AT_ONCE: usize = 64;
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// Serves a listener. The future does not end; when it is dropped, flows end.
-pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
+pub(crate) async fn serve(open: Arc<OpenListener>, listener: &Arc<UdpSocket>) {
     let size = open.shared.buffer();
-    open.shared.platform.set_buffers(&SockRef::from(&socket), size);
-    open.shared.platform.receive_together(&SockRef::from(&socket));
-    let socket = CloseOnDrop(Some(Arc::new(socket)));
-    let Some(listener) = &socket.0 else { return };
+    open.shared.platform.set_buffers(&SockRef::from(&**listener), size);
+    open.shared.platform.receive_together(&SockRef::from(&**listener));
     let (failures, mut failed) = mpsc::unbounded_channel();
     let mut flows = Flows::new(&open, listener, failures);
     let mut port = Arc::clone(&open.serving().port);
@@ -136,23 +134,6 @@ fn is_refusal(error: &io::Error) -> bool {
             | NetworkUnreachable
             | PermissionDenied
     )
-}
-
-/// The socket of a listener. When the value is dropped, the socket is closed: answers that are
-/// being sent keep it open until all that one call has received are sent, which is waited for, so
-/// that the address can be bound again.
-struct CloseOnDrop(Option<Arc<UdpSocket>>);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        let mut socket = self.0.take();
-        while let Some(shared) = socket {
-            socket = Arc::try_unwrap(shared).err();
-            if socket.is_some() {
-                std::thread::yield_now();
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,47 +2,19 @@
 
 use std::net::SocketAddr;
 
-use switchyard_core::{
-    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
-    state::{Action, Endpoint, Masquerade, PoolKind, ResolvedServicePort},
-};
+use switchyard_core::model::Protocol;
 use test_netns::wait::{PATIENCE, scaled};
 use tokio::{runtime::Builder, time::timeout};
 
 use super::*;
 use crate::forwarder::{
-    listener::Listener,
-    port::Port,
-    shared::{BUFFER, ForwarderConfig, Serving, Shared, Sharing},
+    shared::{BUFFER, ForwarderConfig, Serving, Shared},
+    testing::{self, resolved},
 };
 
 /// The target of a listener at `address`, with these endpoints.
-pub(crate) fn serving<const N: usize>(endpoints: [SocketAddr; N], address: SocketAddr) -> Serving {
-    let name = ServicePortName {
-        service: ServiceName::new("default", "dns"),
-        port: "dns".into(),
-        protocol: Protocol::Udp,
-    };
-    let id = ServicePortId { name, family: IpFamily::V4 };
-    let endpoints = endpoints.map(|address| Endpoint {
-        address,
-        is_local: false,
-        may_be_local: false,
-        weight: 1,
-    });
-    let resolved = ResolvedServicePort {
-        id: id.clone(),
-        frontends: Vec::new(),
-        cluster: Arc::new(endpoints),
-        local: Arc::new([]),
-        draining: Arc::new([]),
-        affinity: None,
-        lb_algorithm: LbAlgorithm::RoundRobin,
-        proxy_protocol: None,
-    };
-    let action = Action::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
-    let listener = Listener { port: id, address, action, allowed_sources: None };
-    Serving { port: Arc::new(Port::new(&Arc::new(resolved), &Arc::default())), listener }
+pub(crate) fn serving(endpoints: &[SocketAddr], address: SocketAddr) -> Serving {
+    testing::serving(resolved(Protocol::Udp, endpoints), address)
 }
 
 #[test]
@@ -61,11 +33,11 @@ fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
     for _ in 0..COUNT {
         client.send_to(b"x", address).unwrap();
     }
-    let serving = serving([endpoint.local_addr().unwrap()], address);
-    let open = Arc::new(OpenListener::new(&shared, address, serving, Sharing::Alone));
+    let serving = serving(&[endpoint.local_addr().unwrap()], address);
+    let open = Arc::new(OpenListener::new(&shared, address, serving, None));
     let turns = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let served = serve(open, UdpSocket::from_std(listener).unwrap());
-        let served = tokio::spawn(served);
+        let listener = Arc::new(UdpSocket::from_std(listener).unwrap());
+        let served = tokio::spawn(async move { serve(open, &listener).await });
         let count_turns = async {
             let (mut received, mut turns) = (0, 0);
             while received < COUNT {
@@ -98,8 +70,8 @@ fn a_turn_is_bounded_in_datagrams_rather_than_in_buffers() {
         let listener = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         shared.platform.receive_together(&SockRef::from(&*listener));
         let address = listener.local_addr().unwrap();
-        let serving = || serving([endpoint.local_addr().unwrap()], address);
-        let open = OpenListener::new(&shared, address, serving(), Sharing::Alone);
+        let serving = || serving(&[endpoint.local_addr().unwrap()], address);
+        let open = OpenListener::new(&shared, address, serving(), None);
         let mut flows = Flows::new(&open, &listener, mpsc::unbounded_channel().0);
         let (client, two): (_, [&[u8]; 2]) = (SockRef::from(&client), [b"x", b"y"]);
         for _ in 0..BUFFERS {

@@ -23,7 +23,7 @@ const COUNTERS: [(&str, &str, &str, &str); 10] = [
     ("retries", "retries", "Tries to reach an endpoint after another one", ""),
     ("left_out", "endpoints_left_out", "Times that an endpoint was left out for a while", ""),
     ("refused", "refused_connections", "Connections and flows that were refused", "limit"),
-    ("restarts", "listener_restarts", "Listeners that were opened again after a panic", ""),
+    ("restarts", "listener_restarts", "Listeners that were served again after a panic", ""),
 ];
 
 /// The metrics of userspace mode.
