@@ -26,6 +26,10 @@ const TICK: Duration = Duration::from_millis(200);
 /// The same while there is no connection.
 const LONG_TICK: Duration = Duration::from_secs(1);
 
+/// The file descriptors of a thread's event loop: an instance of epoll and its copy, what wakes it
+/// and, in a program that takes signals by Tokio, a copy of what these come by.
+pub(crate) const DESCRIPTORS: usize = 4;
+
 /// The event loops of all threads.
 pub(crate) struct Loops {
     handles: Vec<Handle>,

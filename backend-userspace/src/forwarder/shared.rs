@@ -21,7 +21,7 @@ use crate::forwarder::{
     ends::Ends,
     everywhere::Everywhere,
     listener::Listener,
-    loops::Loops,
+    loops::{self, Loops},
     panicked::Panicked,
     pipes::Pipes,
     platform::{self, Platform},
@@ -53,9 +53,9 @@ pub struct ForwarderConfig {
     /// The number of threads; by default one for each processor.
     pub threads: Option<usize>,
     /// The most connections and flows at a time; by default, and at most, as many as the limit of
-    /// file descriptors allows, of which a listener needs one, or one for each thread while there
-    /// are few listeners, and a connection two, and as the memory allows, of which a connection
-    /// counts for 256 KiB.
+    /// file descriptors allows, of which a thread needs four, a listener one, or one for each
+    /// thread while there are few listeners, and a connection two, and as the memory allows, of
+    /// which a connection counts for 256 KiB.
     pub connections: Option<usize>,
     /// The most file descriptors that the forwarder takes; by default, all those of the process
     /// except [`spare_descriptors`].
@@ -121,15 +121,21 @@ pub(crate) struct Shared {
 impl Shared {
     #[cfg(test)]
     pub(crate) fn new(config: ForwarderConfig) -> Self {
-        Self::counting(config, Arc::default())
+        Self::counting(config, 0, Arc::default())
     }
 
-    pub(crate) fn counting(config: ForwarderConfig, counters: Arc<Counters>) -> Self {
+    /// The limits count what the event loops of so many threads take.
+    pub(crate) fn counting(
+        config: ForwarderConfig,
+        threads: usize,
+        counters: Arc<Counters>,
+    ) -> Self {
         let platform = platform::current();
         let descriptors = config.descriptors.unwrap_or_else(|| {
             let all = platform.descriptors();
             all - spare_descriptors(all)
         });
+        let descriptors = descriptors.saturating_sub(threads.saturating_mul(loops::DESCRIPTORS));
         let memory = platform.memory();
         let by_memory = memory.map(|memory| memory / MEMORY_OF_CONNECTION);
         let most = config.connections.into_iter().chain(by_memory).min();

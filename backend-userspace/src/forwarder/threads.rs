@@ -89,7 +89,7 @@ impl Forwarder {
     ) -> Result<Self, ForwarderError> {
         let processors = || thread::available_parallelism().map_or(1, usize::from);
         let count = config.threads.unwrap_or_else(processors).max(1);
-        let shared = Arc::new(Shared::counting(config, Arc::clone(counters)));
+        let shared = Arc::new(Shared::counting(config, count, Arc::clone(counters)));
         let (loops, _threads) =
             Loops::start(count, &shared.slots).map_err(ForwarderError::Threads)?;
         Ok(Self { shared, state: Mutex::default(), loops, _threads })

@@ -150,7 +150,7 @@ fn an_address_that_is_taken_is_reported() {
 
 #[test]
 fn where_descriptors_are_few_one_thread_accepts_for_all() {
-    let forwarder = forwarder(|config| config.descriptors = Some(24));
+    let forwarder = forwarder(|config| config.descriptors = Some(32));
     let to = serve(&forwarder, "web", &[echo("a")]);
     let mut clients = [(); 3].map(|()| connect(to));
     for client in &mut clients {
