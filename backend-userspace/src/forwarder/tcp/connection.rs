@@ -168,3 +168,87 @@ fn read_first(client: &TcpStream, first: &mut Vec<u8>) -> io::Result<usize> {
         Err(error) => Err(error),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream as Blocking},
+    };
+
+    use socket2::{Domain, Socket, Type};
+    use switchyard_core::{
+        model::{LbAlgorithm, ProxyProtocol},
+        state::ResolvedServicePort,
+    };
+    use test_netns::wait::{PATIENCE, scaled};
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::forwarder::{
+        shared::ForwarderConfig,
+        testing::{self, resolved},
+    };
+
+    const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
+
+    #[test]
+    fn what_came_before_there_was_an_endpoint_arrives_once_and_in_order() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let _inside = runtime.enter();
+        let shared = Arc::new(Shared::new(ForwarderConfig::default()));
+        let [intake, endpoint] =
+            [(); 2].map(|()| TcpListener::bind(SocketAddr::from(ANY)).unwrap());
+        // Has its port, but does not listen.
+        let refusing = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        refusing.bind(&SocketAddr::from(ANY).into()).unwrap();
+        let refuses = refusing.local_addr().unwrap().as_socket().unwrap();
+        let (to, takes) = (intake.local_addr().unwrap(), endpoint.local_addr().unwrap());
+
+        for case in 0..32 {
+            let is = |bit: usize| case & (1 << bit) != 0;
+            let (has_header, is_retried, is_half_closed) = (is(0), is(1), is(2));
+            let size = [1, FIRST, FIRST + 1, 3 * FIRST][case >> 3];
+            let bytes: Vec<u8> = (0..size).map(|place| (place % 251) as u8).collect();
+            let mut client = patient(Blocking::connect(to).unwrap());
+            client.write_all(&bytes).unwrap();
+            if is_half_closed {
+                client.shutdown(Shutdown::Write).unwrap();
+            }
+
+            let endpoints = if is_retried { &[refuses, takes][..] } else { &[takes] };
+            let version = has_header.then_some(ProxyProtocol::V1);
+            let port = ResolvedServicePort {
+                lb_algorithm: LbAlgorithm::WeightedFailover,
+                proxy_protocol: version,
+                ..resolved(Protocol::Tcp, endpoints)
+            };
+            let open = OpenListener::new(&shared, to, testing::serving(port, to), None);
+            let (accepted, from) = intake.accept().unwrap();
+            accepted.set_nonblocking(true).unwrap();
+            admit(&Arc::new(open), TcpStream::from_std(accepted).unwrap(), from);
+
+            let ends = Ends { client: from, destination: to, is_shown: false };
+            let header = version.map_or(Vec::new(), |version| header(version, ends));
+            let mut at_endpoint = patient(endpoint.accept().unwrap().0);
+            let mut first = vec![0; header.len() + size];
+            at_endpoint.read_exact(&mut first).unwrap();
+            assert_eq!(first, [header, bytes].concat(), "{case}");
+            at_endpoint.write_all(b"answer").unwrap();
+            client.read_exact(&mut [0; 6]).unwrap();
+            let mut rest = Vec::new();
+            if !is_half_closed {
+                client.write_all(b"later").unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+            }
+            at_endpoint.read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, if is_half_closed { &b""[..] } else { b"later" }, "{case}");
+        }
+        assert_eq!(shared.counters.get(Counted::Retries), 16);
+    }
+
+    fn patient(stream: Blocking) -> Blocking {
+        stream.set_read_timeout(Some(scaled(PATIENCE))).unwrap();
+        stream
+    }
+}
