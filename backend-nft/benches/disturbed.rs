@@ -60,7 +60,7 @@ fn main() {
 }
 
 /// Has another program delete what was programmed, and waits for the first commit after it, which
-/// is the repair but for a deleted table, and for the end of the comparison.
+/// is the repair but for a deleted table, and for the end of the sync.
 fn repairs(many: &ManyServices) {
     let (sender, synced) = mpsc::channel();
     let engine = Engine::builder(many.node())
@@ -126,7 +126,7 @@ fn repairs(many: &ManyServices) {
         let worst = |times: &[Duration]| times.iter().max().copied().unwrap_or_default();
         println!(
             "  {what} deleted: the first commit after {}, worst {}; \
-             everything is compared after {}, worst {}; the sync {}",
+             the sync ends after {}, worst {}; it took {}",
             show(median(commits.clone()), 1),
             show(worst(&commits), 1),
             show(median(ends.clone()), 1),

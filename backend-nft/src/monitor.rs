@@ -20,9 +20,11 @@ impl Noted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(touched);
     }
 
-    /// Takes everything that was noted.
+    /// Takes everything that was noted. Without a monitor, that is never all.
     pub(crate) fn take(&self) -> Touched {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let noted = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let is_watched = Arc::strong_count(&self.0) > 1;
+        Touched { more: noted.more || !is_watched, ..noted }
     }
 }
 

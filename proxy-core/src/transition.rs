@@ -27,6 +27,8 @@ pub(crate) struct Unsynced {
     /// The health checks as they were synced, if one has changed.
     health_checks: Option<HashMap<ServiceName, HealthCheck>>,
     resync: bool,
+    /// Whether the resync is about nothing but what the backend's monitor has reported.
+    repair: bool,
     checkup: bool,
     is_first: bool,
     /// The families that are not to be programmed now.
@@ -43,6 +45,7 @@ impl Default for Unsynced {
             node: None,
             health_checks: None,
             resync: true,
+            repair: false,
             checkup: false,
             is_first: true,
             left_out: PerFamily::default(),
@@ -85,6 +88,12 @@ impl Unsynced {
 
     /// Asks for a full resync at the next sync.
     pub(crate) fn request_resync(&mut self) {
+        (self.resync, self.repair) = (true, false);
+    }
+
+    /// Asks for a repair of what the backend's monitor has reported.
+    pub(crate) fn request_repair(&mut self) {
+        self.repair |= !self.resync;
         self.resync = true;
     }
 
@@ -112,7 +121,9 @@ impl Unsynced {
             return false;
         }
         *left_out = !is_programmed;
-        self.resync |= is_programmed;
+        if is_programmed {
+            self.request_resync();
+        }
         self.changes += 1;
         true
     }
@@ -152,6 +163,12 @@ impl<'a> Transition<'a> {
     /// Set at the first sync, after a failure, and on a period.
     pub fn is_resync(&self) -> bool {
         self.unsynced.resync
+    }
+
+    /// Whether a resync is about nothing but what the backend's monitor has reported. A backend
+    /// that knows all of that may repair it, and trust [`Transition::before`] otherwise.
+    pub fn is_repair(&self) -> bool {
+        self.unsynced.repair
     }
 
     /// Whether the backend should begin to compare what its monitor does not watch, in parts, by
@@ -299,7 +316,9 @@ impl DerivedState {
             let before = mem::replace(&mut self.state.node, change.after().node.clone());
             self.unsynced.note_node(before);
         }
-        if change.is_resync() {
+        if change.is_repair() {
+            self.unsynced.request_repair();
+        } else if change.is_resync() {
             self.unsynced.request_resync();
         }
         for family in IpFamily::ALL {

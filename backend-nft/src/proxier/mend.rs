@@ -1,6 +1,6 @@
 //! The quick repair of what other programs are known to have changed, from the kernel's
-//! notifications of their commits alone. A comparison of everything follows; it takes far
-//! longer.
+//! notifications of their commits alone. A comparison of everything takes far longer, and follows
+//! only where they do not name all.
 
 use std::collections::{HashMap, HashSet};
 
@@ -35,16 +35,16 @@ pub(super) struct Mending {
 }
 
 impl NftProxier {
-    /// Repairs what other programs are known to have changed. Whether that is all, and whether the
-    /// kernel took it, the comparison that follows finds out.
-    pub(super) fn mend(&mut self, config: &NftConfig, change: &Transition<'_>) {
+    /// Repairs what other programs are known to have changed. Returns whether the tables hold again
+    /// what was synced last: that was all, and the kernel took it.
+    pub(super) fn mend(&mut self, config: &NftConfig, change: &Transition<'_>) -> bool {
         let mut touched = self.mending.noted.take();
         let last = self.last.as_ref().filter(|last| last.families == config.families);
-        let (Some(last), Some(before)) = (last, change.before()) else { return };
+        let (Some(last), Some(before)) = (last, change.before()) else { return false };
         if let Some(generation) = self.mending.compared_at {
             touched.forget_until(generation);
         }
-        let changes = changes(config, &touched, last, before, change);
+        let (changes, is_all) = changes(config, &touched, last, before);
         let mut report = SyncReport::default();
         report.drift = drift::find(&changes, &PerFamily::default(), last);
         let mut transaction = Transaction::new();
@@ -55,7 +55,7 @@ impl NftProxier {
             changes.append_to(&config.table(family), &mut transaction);
         }
         if transaction.is_empty() {
-            return;
+            return is_all;
         }
         match self.transport.commit(&transaction) {
             Ok(stats) => {
@@ -63,70 +63,67 @@ impl NftProxier {
                 report.messages = stats.operations;
                 report.commit = stats.commit;
                 self.mending.mended.add(report);
+                is_all
             }
             Err(error) => {
                 tracing::debug!(err = %ErrorChain(&error), "Not repaired before the comparison");
+                false
             }
         }
     }
 }
 
 /// Returns the changes that undo the rules and the elements of the table's sets that were
-/// `touched`, for what was synced last. They concern nothing that `change` is about to change.
+/// `touched`, for what was synced last, and whether these are all.
 fn changes(
     config: &NftConfig,
     touched: &Touched,
     last: &LastSynced,
     before: Before<'_>,
-    change: &Transition<'_>,
-) -> PerFamily<Changes> {
+) -> (PerFamily<Changes>, bool) {
     let mut changes = PerFamily::default();
-    // Of a change of the node's settings, everything is written anew.
-    if touched.more || change.node_changed() {
-        return changes;
+    if touched.more {
+        return (changes, false);
     }
+    let (mut chains, mut sets) = (0, 0);
     for family in config.families() {
         let mend = Mend {
             last,
             before,
-            change,
             context: &Context::new(config, family, before.node()),
             table: &config.table(family),
         };
         let changes = changes.get_mut(family.into());
-        mend.chains(touched, changes);
-        mend.elements(touched, changes);
+        chains += mend.chains(touched, changes);
+        sets += mend.elements(touched, changes);
     }
-    changes
+    (changes, (chains, sets) == (touched.chains.len(), touched.elements.len()))
 }
 
 /// The repair of one table.
 struct Mend<'a> {
     last: &'a LastSynced,
     before: Before<'a>,
-    change: &'a Transition<'a>,
     context: &'a Context<'a>,
     table: &'a Table,
 }
 
 impl Mend<'_> {
-    /// The Service ports that do not change.
     fn ports(&self) -> impl Iterator<Item = &ResolvedServicePort> {
         let ports = self.before.ports().map(|port| &**port);
-        ports.filter(|port| {
-            Family::from(port.id.family) == self.context.family && !self.change.has_port(&port.id)
-        })
+        ports.filter(|port| Family::from(port.id.family) == self.context.family)
     }
 
     fn objects(&self, port: &ResolvedServicePort) -> PortObjects {
         service_port::objects(port, self.context, self.last.earlier(&port.id))
     }
 
-    fn chains(&self, touched: &Touched, changes: &mut Changes) {
+    /// Returns the number of chains that are written anew.
+    fn chains(&self, touched: &Touched, changes: &mut Changes) -> usize {
         let of_table = touched.chains.keys().filter(|(table, _)| table == self.table);
         let names: HashSet<_> = of_table.map(|(_, chain)| chain).collect();
         if names.is_empty() {
-            return;
+            return 0;
         }
         let lb_chains = &self.last.tables.get(self.context.family.into()).lb_chains;
         let lb_chains = lb_chains.iter().map(|chain| chain.rules(self.context));
@@ -135,9 +132,11 @@ impl Mend<'_> {
         let chains = chains.chain(of_ports.flat_map(|port| self.objects(port).chains));
         let touched = chains.filter(|chain| names.contains(&chain.name));
         touched.for_each(|chain| changes.rewrite_chain(chain));
+        changes.flush_chains.len()
     }
 
-    fn elements(&self, touched: &Touched, changes: &mut Changes) {
+    /// Returns the number of sets that hold again what they should.
+    fn elements(&self, touched: &Touched, changes: &mut Changes) -> usize {
         let family = self.context.family;
         let touched = |set: TableSet| {
             let name = set.definition(family).name.clone();
@@ -145,8 +144,9 @@ impl Mend<'_> {
         };
         let touched: Vec<_> = TableSet::all().filter_map(touched).collect();
         if touched.is_empty() {
-            return;
+            return 0;
         }
+        let sets = touched.len();
         let keys = touched.iter().flat_map(|(set, keys)| keys.keys().map(|key| (*set, *key)));
         let mut wanted = self.wanted(&keys.collect());
         for (set, elements) in touched {
@@ -155,16 +155,13 @@ impl Mend<'_> {
                 if wanted == *now {
                     continue;
                 }
-                // It may be one that a change is about to need.
-                if wanted.is_none() && self.change.ports().len() > 0 {
-                    continue;
-                }
                 if now.is_some() {
                     changes.delete_element(set, *key);
                 }
                 wanted.into_iter().for_each(|wanted| changes.add_element(set, wanted));
             }
         }
+        sets
     }
 
     /// The elements with these keys, as they were synced last.

@@ -4,7 +4,7 @@
 //! where that is known, and otherwise compares what it reads: at the start, after a failure, and on
 //! request. The plan makes [`changes`], which become transactions for both families, in [`parts`].
 //! [`drift`] reports what other programs had changed; where that is known beforehand, [`mend`]
-//! repairs it at once.
+//! repairs it, and nothing is read.
 
 mod changes;
 mod clients;
@@ -163,8 +163,9 @@ impl NftProxier {
 
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let config = self.config.programmed(change);
+        let compares = change.is_resync() && !(change.is_repair() && self.mend(&config, change));
         let last = self.last.as_ref().filter(|last| last.families == config.families);
-        let (Some(last), Some(before), false) = (last, change.before(), change.is_resync()) else {
+        let (Some(last), Some(before), false) = (last, change.before(), compares) else {
             return self.sync_full(&config, change);
         };
         let have = Have::Synced { last, before, change: *change };
@@ -190,7 +191,9 @@ impl NftProxier {
             last.update(update);
         }
         self.sweeper.sweep(sweeps);
-        Ok(report)
+        let mut mended = std::mem::take(&mut self.mending.mended);
+        mended.add(report);
+        Ok(mended)
     }
 
     fn sync_full(

@@ -228,10 +228,13 @@ impl Runner {
             self.look_for_changes(Instant::now());
         }
         if let Some(reason) = self.resyncs.take_due(Instant::now()) {
-            self.tracker.request_resync();
-            if reason == Reason::Changed {
-                self.tracker.hasten_families(Instant::now().into_std());
-                self.report(EngineEvent::ResyncRequested);
+            match reason {
+                Reason::Changed => {
+                    self.tracker.request_repair();
+                    self.tracker.hasten_families(Instant::now().into_std());
+                    self.report(EngineEvent::ResyncRequested);
+                }
+                Reason::Suspected => self.tracker.request_resync(),
             }
             self.look_for_changes(Instant::now());
         }
@@ -476,7 +479,7 @@ impl Runner {
                 report.degraded.extend(self.tracker.degraded());
                 self.retries.succeeded();
                 self.revisit = report.requeue_after.map(|wait| after(now, wait));
-                if compares {
+                if compares && !change.is_repair() {
                     self.last_resync = Some(start);
                 }
                 let latency = self.oldest_change.take().map(|arrived| arrived.elapsed());

@@ -298,6 +298,11 @@ impl Tracker {
         self.unsynced.request_resync();
     }
 
+    /// Asks for a repair at the next sync ([`Transition::is_repair`]), but for what else it does.
+    pub fn request_repair(&mut self) {
+        self.unsynced.request_repair();
+    }
+
     /// Asks for a look at what no monitor watches ([`Transition::is_checkup`]).
     pub fn request_checkup(&mut self) {
         self.unsynced.request_checkup();
