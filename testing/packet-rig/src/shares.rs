@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use crate::{
-    chi_square::{self, LEAST_EXPECTED, Unlikely},
+    chi_square::{self, LEAST_EXPECTED},
     error::Result,
     outcome::Outcome,
     probe::Probe,
@@ -43,8 +43,8 @@ impl SharePlan {
     pub(crate) fn check(&self) -> Result<(), String> {
         let sum: u64 = self.shares.values().map(|share| u64::from(*share)).sum();
         let least = self.shares.values().min().copied().unwrap_or_default();
-        if self.to.is_empty() || self.shares.len() < 2 || least == 0 {
-            return Err("shares need a target and two endpoints with a share each".to_owned());
+        if self.to.is_empty() || !(2..=12).contains(&self.shares.len()) || least == 0 {
+            return Err("shares need a target and 2 to 12 endpoints with a share each".to_owned());
         }
         let expected = self.count as f64 * f64::from(least) / sum as f64;
         match self.turns {
@@ -104,11 +104,10 @@ impl SharePlan {
         let count = |name| answers.iter().filter(|answer| **answer == name).count() as u64;
         let observed: Vec<u64> = self.shares.keys().map(count).collect();
         let shares: Vec<u32> = self.shares.values().copied().collect();
-        chi_square::test(&observed, &shares).map_err(|Unlikely { chi_square, probability }| {
+        chi_square::test(&observed, &shares).map_err(|chi_square| {
             let observed: BTreeMap<_, _> = self.shares.keys().zip(observed).collect();
             format!(
-                "the answers {observed:?} have the shares {:?} with probability {probability:.0e} \
-                 (chi-square {chi_square:.1})",
+                "the answers {observed:?} are not of the shares {:?} (chi-square {chi_square:.1})",
                 self.shares
             )
         })
@@ -169,14 +168,5 @@ mod tests {
         let weighted = plan(8, &[("a", 2), ("b", 1)], true);
         assert_eq!(judge(&weighted, "abaabaab"), Ok(()));
         assert!(judge(&weighted, "abbabbab").is_err());
-    }
-
-    #[test]
-    fn random_shares_are_judged_by_their_numbers() {
-        let plan = plan(400, &[("a", 9), ("b", 1)], false);
-        let of = |a: usize, b: usize| ["a".repeat(a), "b".repeat(b)].concat();
-        assert_eq!(judge(&plan, &of(355, 45)), Ok(()));
-        let message = judge(&plan, &of(320, 80)).unwrap_err();
-        assert!(message.contains(r#"{"a": 320, "b": 80}"#), "{message}");
     }
 }
