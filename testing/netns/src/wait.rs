@@ -28,15 +28,11 @@ pub const PERIOD: Duration = Duration::from_millis(20);
 /// If the variable is no whole number above 0.
 pub fn scaled(time: Duration) -> Duration {
     static FACTOR: OnceLock<u32> = OnceLock::new();
-    let read = || match env::var(SLOWNESS) {
-        Ok(text) => factor(&text).unwrap_or_else(|| panic!("{SLOWNESS}: no number: {text:?}")),
-        Err(_) => 1,
-    };
-    time * *FACTOR.get_or_init(read)
-}
-
-fn factor(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|factor| *factor > 0)
+    time * *FACTOR.get_or_init(|| {
+        let Ok(text) = env::var(SLOWNESS) else { return 1 };
+        let factor = text.parse().ok().filter(|factor| *factor > 0);
+        factor.unwrap_or_else(|| panic!("{SLOWNESS}: no number: {text:?}"))
+    })
 }
 
 /// Repeats `look` until it succeeds, and returns what it found.
@@ -45,11 +41,15 @@ fn factor(text: &str) -> Option<u32> {
 ///
 /// If nothing was found within [`PATIENCE`], [`scaled`]; the message is the error of the last look.
 #[track_caller]
-pub fn until_ok<T, E: Display>(look: impl FnMut() -> Result<T, E>) -> T {
+pub fn until_ok<T, E: Display>(mut look: impl FnMut() -> Result<T, E>) -> T {
     let patience = scaled(PATIENCE);
-    match within(patience, look) {
-        Ok(found) => found,
-        Err(last) => panic!("not within {patience:?}: {last}"),
+    let deadline = Instant::now() + patience;
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(last) => assert!(Instant::now() < deadline, "not within {patience:?}: {last}"),
+        }
+        thread::sleep(PERIOD);
     }
 }
 
@@ -61,50 +61,4 @@ pub fn until_ok<T, E: Display>(look: impl FnMut() -> Result<T, E>) -> T {
 #[track_caller]
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     until_ok(|| if done() { Ok(()) } else { Err(what) });
-}
-
-/// Repeats `look` until it succeeds, or the time is over; then returns the last error.
-fn within<T, E>(patience: Duration, mut look: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let looked = look();
-        if looked.is_ok() || Instant::now() >= deadline {
-            return looked;
-        }
-        thread::sleep(PERIOD);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failed_look_is_repeated() {
-        let mut looks = 0;
-        let found = until_ok(|| {
-            looks += 1;
-            if looks < 3 { Err("not yet") } else { Ok(looks) }
-        });
-        assert_eq!(found, 3);
-    }
-
-    #[test]
-    fn a_slowness_is_a_whole_number() {
-        assert_eq!(factor("3"), Some(3));
-        for text in ["0", "", "1.5", "-1", "fast"] {
-            assert_eq!(factor(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_last_error_is_reported() {
-        let mut looks = 0;
-        let last = within(PERIOD * 3, || -> Result<(), u32> {
-            looks += 1;
-            Err(looks)
-        });
-        assert!(looks > 1);
-        assert_eq!(last, Err(looks));
-    }
 }

@@ -73,17 +73,3 @@ fn digits_as_hex(number: u8) -> u16 {
     let number = u16::from(number);
     ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_families_read_alike() {
-        assert_eq!(underlay(100).v6.to_string(), "fd00:192:168:10::100");
-        assert_eq!(underlay(116).v6.to_string(), "fd00:192:168:10::116");
-        assert_eq!(underlay(254).v6.to_string(), "fd00:192:168:10::fe");
-        assert_eq!(pod(2, 1).v6.to_string(), "fd00:10:244:2::11");
-        assert_eq!(pod(2, 1).v4.to_string(), "10.244.2.11");
-    }
-}

@@ -65,16 +65,20 @@ pub fn are_chosen() -> bool {
 ///
 /// If the variable names no backend, an unknown one, or one that this kernel cannot run.
 pub fn selected() -> Result<Vec<&'static str>> {
-    match env::var_os(BACKENDS_VARIABLE) {
+    let Some(list) = env::var_os(BACKENDS_VARIABLE) else {
         // The module of a kernel that is not asked for IPVS is not loaded.
-        None => Ok(usual(capability::has_ipvs())),
-        Some(list) => {
-            let backends = runnable(parse(&list.to_string_lossy())?, capability::load_ipvs)?;
-            match backends.iter().any(|name| is_kube_proxy(name)) && kube_proxy::find()?.is_none() {
-                true => Err(no_kube_proxy()),
-                false => Ok(backends),
-            }
-        }
+        return Ok(EVERYWHERE.into_iter().chain(capability::has_ipvs().then_some(IPVS)).collect());
+    };
+    let backends = parse(&list.to_string_lossy())?;
+    if backends.contains(&IPVS) && !capability::load_ipvs() {
+        return Err(RigError::Setup(format!(
+            "{BACKENDS_VARIABLE} names ipvs, but this kernel has no IPVS (module ip_vs); make \
+             test-ipvs runs the cases on a kernel that has"
+        )));
+    }
+    match backends.iter().any(|name| is_kube_proxy(name)) && kube_proxy::find()?.is_none() {
+        true => Err(no_kube_proxy()),
+        false => Ok(backends),
     }
 }
 
@@ -105,25 +109,6 @@ pub fn is_kube_proxy(backend: &str) -> bool {
 /// Whether the cases know this proxy: a backend, or kube-proxy.
 pub fn is_known(name: &str) -> bool {
     BACKENDS.contains(&name) || is_kube_proxy(name)
-}
-
-/// The backends without a list.
-fn usual(has_ipvs: bool) -> Vec<&'static str> {
-    EVERYWHERE.into_iter().chain(has_ipvs.then_some(IPVS)).collect()
-}
-
-/// Returns these backends if the kernel can run them.
-fn runnable(
-    backends: Vec<&'static str>,
-    load_ipvs: impl FnOnce() -> bool,
-) -> Result<Vec<&'static str>> {
-    match backends.iter().any(|name| mode(name) == IPVS) && !load_ipvs() {
-        true => Err(RigError::Setup(format!(
-            "{BACKENDS_VARIABLE} names ipvs, but this kernel has no IPVS (module ip_vs); make \
-             test-ipvs runs the cases on a kernel that has"
-        ))),
-        false => Ok(backends),
-    }
 }
 
 /// Reads a comma-separated list of backends.
@@ -204,27 +189,4 @@ fn newer_nft() -> Option<PathBuf> {
 fn files() -> Option<PathBuf> {
     let own = env::current_exe().ok()?;
     Some(own.ancestors().nth(3)?.join("tmp"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_name_known_backends() {
-        assert_eq!(parse("iptables").unwrap(), ["iptables"]);
-        assert_eq!(parse("iptables, nftables").unwrap(), ["iptables", "nftables"]);
-        for list in ["", "nftables,", "nft"] {
-            assert!(parse(list).unwrap_err().to_string().contains("no backend"), "{list:?}");
-        }
-    }
-
-    #[test]
-    fn ipvs_is_tested_where_the_kernel_has_it_and_never_left_out_if_asked_for() {
-        assert!(usual(true).contains(&"ipvs") && !usual(false).contains(&"ipvs"));
-        assert_eq!(runnable(vec!["ipvs"], || true).unwrap(), ["ipvs"]);
-        assert_eq!(runnable(vec!["iptables"], || panic!("loads a module")).unwrap(), ["iptables"]);
-        let error = runnable(vec!["nftables", "ipvs"], || false).unwrap_err();
-        assert!(error.to_string().contains("make test-ipvs"), "{error}");
-    }
 }

@@ -54,15 +54,3 @@ pub fn chain(error: &dyn Error) -> String {
     }
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chain_names_every_cause_once() {
-        let source = io::Error::other("no space");
-        let error = RigError::io("write /x")(source);
-        assert_eq!(chain(&error), "cannot write /x: no space");
-    }
-}

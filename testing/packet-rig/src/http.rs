@@ -61,20 +61,3 @@ pub fn metric_values(text: &str, name: &str) -> Vec<f64> {
         })
         .collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_and_metrics_are_read() {
-        let answer = parse("HTTP/1.1 503 Service Unavailable\r\na: b\r\n\r\nno\n").unwrap();
-        assert_eq!((answer.status, answer.body.as_str()), (503, "no\n"));
-        assert_eq!(parse("nonsense"), None);
-
-        let text = "# TYPE x gauge\nx{f=\"IPv4\"} 1.5\nx{f=\"IPv6\"} 0\nx_total 7\ny 2\n";
-        assert_eq!(metric_values(text, "x"), [1.5, 0.0]);
-        assert_eq!(metric_values(text, "x_total"), [7.0]);
-        assert_eq!(metric_values(text, "z"), [0.0; 0]);
-    }
-}

@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, OpenOptions},
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -14,7 +13,7 @@ use crate::{
     backend,
     error::{Result, RigError, chain},
     expect::Seen,
-    http::{self, HttpAnswer},
+    http,
     netns::NetNs,
     spawn,
     subject::CommandLine,
@@ -270,17 +269,15 @@ impl Proxy {
 
     /// Reads `/metrics`.
     pub fn metrics(&self) -> Result<String> {
-        self.get(METRICS, "/metrics").map(|answer| answer.body)
+        let address = METRICS
+            .parse()
+            .map_err(|_| RigError::Setup(format!("{METRICS} is no address and port")))?;
+        http::get(&self.namespace, address, "/metrics").map(|answer| answer.body)
     }
 
     /// The values of every series of a metric.
     pub fn metric(&self, name: &str) -> Result<Vec<f64>> {
         Ok(http::metric_values(&self.metrics()?, name))
-    }
-
-    /// Reads `/healthz`.
-    pub fn healthz(&self) -> Result<HttpAnswer> {
-        self.get(HEALTHZ, "/healthz")
     }
 
     /// The proxy's standard error so far.
@@ -312,13 +309,6 @@ impl Proxy {
             );
         }
         text
-    }
-
-    fn get(&self, address: &str, path: &str) -> Result<HttpAnswer> {
-        let address: SocketAddr = address
-            .parse()
-            .map_err(|_| RigError::Setup(format!("{address} is no address and port")))?;
-        http::get(&self.namespace, address, path)
     }
 }
 

@@ -192,11 +192,6 @@ impl Topology {
         &self.places[2]
     }
 
-    /// The namespace of the bridge between the nodes and the client.
-    pub fn underlay(&self) -> &NetNs {
-        &self.underlay
-    }
-
     /// The place that has this address.
     pub fn owner(&self, address: SocketAddr) -> Option<&Place> {
         self.places.iter().find(|place| place.has(address.ip()))

@@ -18,7 +18,6 @@ mod lb_algorithm;
 mod load;
 mod localhost;
 mod outage;
-mod proxy;
 mod repairs;
 mod restart;
 mod rig;
