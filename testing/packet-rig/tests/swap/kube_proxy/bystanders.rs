@@ -5,7 +5,7 @@ use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
 use super::{
-    error::Result,
+    Result,
     programs::{restore, save},
 };
 

@@ -18,11 +18,7 @@ use packet_rig::{
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use super::{
-    Cluster,
-    error::{Result, StandInError},
-    programs::program,
-};
+use super::{Cluster, Result, programs::program};
 
 /// The time for the first sync.
 const READY: Duration = Duration::from_secs(60);
@@ -111,7 +107,7 @@ impl Genuine {
     pub fn sync_without_errors(&self, node: &NetNs, mode: &str, cluster: Cluster) -> Result<()> {
         match self.sync(node, mode, cluster, &[])?.as_slice() {
             [] => Ok(()),
-            errors => Err(StandInError::Log(errors.join("\n"))),
+            errors => Err(format!("kube-proxy logged: {}", errors.join("\n")).into()),
         }
     }
 

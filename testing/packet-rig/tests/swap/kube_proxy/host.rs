@@ -6,7 +6,7 @@ use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use super::{error::Result, programs::program};
+use super::{Result, programs::program};
 
 /// Commands on one family's tables.
 pub struct Host<'a> {

@@ -5,8 +5,7 @@ use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
 use super::{
-    Cluster,
-    error::Result,
+    Cluster, Result,
     genuine::Genuine,
     host::{Host, jump},
     programs::{restore, save},

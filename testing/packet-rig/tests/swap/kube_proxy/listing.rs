@@ -6,7 +6,7 @@ use packet_rig::NetNs;
 use serde_json::Value;
 use switchyard_core::model::IpFamily;
 
-use super::error::{Result, StandInError};
+use super::Result;
 
 /// The name of the table, in both families.
 const TABLE: &str = "kube-proxy";
@@ -65,18 +65,10 @@ impl Listing {
 fn list(namespace: &NetNs, what: &[&str]) -> Result<Vec<Value>> {
     let arguments = [&["--json", "list"], what].concat();
     let output = namespace.output("nft", &arguments, "")?;
-    objects(&format!("nft {}", arguments.join(" ")), output)
-}
-
-/// Reads the objects in the output of `command`.
-fn objects(command: &str, output: String) -> Result<Vec<Value>> {
-    let command = command.to_owned();
-    match serde_json::from_str::<Value>(&output) {
-        Ok(mut document) => match document["nftables"].take() {
-            Value::Array(objects) => Ok(objects),
-            _ => Err(StandInError::NoObjects { command, output }),
-        },
-        Err(source) => Err(StandInError::Json { command, source }),
+    let mut listed: Value = serde_json::from_str(&output)?;
+    match listed["nftables"].take() {
+        Value::Array(objects) => Ok(objects),
+        _ => Err(format!("nft {} printed no list: {output}", arguments.join(" ")).into()),
     }
 }
 
@@ -120,29 +112,4 @@ fn value(json: &Value) -> Option<String> {
 
 fn word(json: &Value) -> Option<String> {
     json.as_str().map(str::to_owned).or_else(|| json.as_u64().map(|number| number.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn output_that_is_no_listing_is_an_error() {
-        assert!(matches!(objects("nft", String::new()), Err(StandInError::Json { .. })));
-        let other = objects("nft", "{\"metainfo\": {}}".to_owned());
-        assert!(matches!(other, Err(StandInError::NoObjects { .. })));
-        let table = r#"{"nftables": [{"table": {"name": "kube-proxy"}}]}"#;
-        assert_eq!(objects("nft", table.to_owned()).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn a_failing_nft_is_an_error_and_no_table_is_none() {
-        let node = NetNs::new().unwrap();
-        assert!(Listing::read(&node, IpFamily::V4).unwrap().is_empty());
-        assert!(list(&node, &["table", "ip", TABLE]).is_err());
-        node.nft("table ip kube-proxy {\n chain services { }\n}\n").unwrap();
-        let listing = Listing::read(&node, IpFamily::V4).unwrap();
-        assert_eq!(listing.chains, BTreeSet::from(["services".to_owned()]));
-        assert!(Listing::read(&node, IpFamily::V6).unwrap().is_empty());
-    }
 }

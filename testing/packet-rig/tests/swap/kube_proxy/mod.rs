@@ -24,7 +24,6 @@
 
 mod bystanders;
 mod cluster;
-mod error;
 mod genuine;
 mod host;
 mod iptables;
@@ -37,3 +36,6 @@ pub use self::{
     bystanders::Bystanders, cluster::Cluster, iptables::IptablesMode, ipvs::IpvsMode,
     listing::Listing, nftables::NftablesMode,
 };
+
+/// A failure of the stand-in fails the test, which prints it.
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;

@@ -10,8 +10,7 @@ use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
 use super::{
-    Cluster, Listing,
-    error::Result,
+    Cluster, Listing, Result,
     genuine::Genuine,
     listing::{self, nft_family},
 };

@@ -4,7 +4,7 @@ use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use super::error::Result;
+use super::Result;
 
 /// The name of the program of a flavour for a family; `suffix` is empty, `-save` or `-restore`.
 pub fn program(flavour: Flavour, family: IpFamily, suffix: &str) -> String {

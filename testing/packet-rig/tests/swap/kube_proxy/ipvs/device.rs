@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
 
-use super::super::error::Result;
+use super::super::Result;
 
 pub const DEVICE: &str = "kube-ipvs0";
 

@@ -23,8 +23,7 @@ use switchyard_kernel::ipvs::Ipvs;
 
 use self::{device::DEVICE, rules::ONLY_IPVS, sets::SETS};
 use super::{
-    Cluster,
-    error::Result,
+    Cluster, Result,
     genuine::Genuine,
     host::Host,
     programs::{restore, save},

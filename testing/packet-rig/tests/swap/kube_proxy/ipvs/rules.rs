@@ -1,7 +1,7 @@
 //! The chains, and the jumps to them.
 
 use super::super::{
-    error::Result,
+    Result,
     host::{Host, jump},
 };
 

@@ -9,10 +9,7 @@ use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
 use switchyard_kernel::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 
-use super::super::{
-    Cluster,
-    error::{Result, StandInError},
-};
+use super::super::{Cluster, Result};
 
 const TCP: u16 = 6;
 const UDP: u16 = 17;
@@ -120,7 +117,7 @@ fn change(
         ipvs.commit(&batch)
     })??;
     match refused.into_iter().next() {
-        Some(refusal) => Err(StandInError::Refused(refusal)),
+        Some(refusal) => Err(refusal.into()),
         None => Ok(()),
     }
 }

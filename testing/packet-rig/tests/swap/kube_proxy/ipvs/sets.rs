@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
 
-use super::super::{Cluster, error::Result};
+use super::super::{Cluster, Result};
 
 /// The sets: IPv4 name, type.
 pub const SETS: [(&str, &str); 17] = [
