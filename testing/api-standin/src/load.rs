@@ -161,18 +161,3 @@ pub async fn change(store: &Store, services: usize, interval: Duration) {
         store.apply(slice);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slices_hold_a_hundred_at_most() {
-        let slices = slices(3, 250);
-        let sizes: Vec<_> =
-            slices.iter().map(|slice| slice["endpoints"].as_array().unwrap().len()).collect();
-        assert_eq!(sizes, [100, 100, 50]);
-        assert_eq!(slices[2]["endpoints"][49]["addresses"][0], endpoint_ip(999).to_string());
-        assert_eq!(cluster_ip(65_536).to_string(), "10.97.0.1");
-    }
-}

@@ -1,6 +1,6 @@
 //! The parameters of a request.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::collections::HashMap;
 
 use serde_json::Value;
 
@@ -15,8 +15,7 @@ pub(crate) struct Query {
 
 impl Query {
     pub(crate) fn parse(text: &str) -> Self {
-        let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-        let pairs = pairs.map(|(key, value)| (decode(key).into(), decode(value).into()));
+        let pairs = form_urlencoded::parse(text.as_bytes()).into_owned();
         Self { parameters: pairs.collect(), drops_managed_fields: false }
     }
 
@@ -78,28 +77,4 @@ impl Query {
         Selector::parse(self.get("labelSelector"), self.get("fieldSelector"))
             .map_err(|error| Status::bad_request(error.to_string()))
     }
-}
-
-/// Undoes the encoding of a query: `+` and `%41`.
-fn decode(text: &str) -> Cow<'_, str> {
-    if !text.contains(['+', '%']) {
-        return text.into();
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digits =
-                    [rest.next(), rest.next()].map(|d| d.and_then(|d| (d as char).to_digit(16)));
-                match digits {
-                    [Some(high), Some(low)] => (high * 16 + low) as u8,
-                    _ => b'%',
-                }
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8_lossy(&bytes).into_owned().into()
 }

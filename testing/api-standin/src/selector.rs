@@ -9,13 +9,12 @@ pub(crate) struct Selector {
     fields: Vec<Requirement>,
 }
 
-/// One requirement on one key.
+/// A requirement on one key: that it is there, or has a value; or not that.
 #[derive(Clone, Debug, PartialEq)]
-enum Requirement {
-    Exists(String),
-    NotExists(String),
-    Equal(String, String),
-    NotEqual(String, String),
+struct Requirement {
+    key: String,
+    value: Option<String>,
+    is_negated: bool,
 }
 
 /// A selector that cannot be read.
@@ -27,15 +26,9 @@ impl Selector {
     /// Reads the query parameters `labelSelector` and `fieldSelector`.
     pub(crate) fn parse(labels: &str, fields: &str) -> Result<Self, SelectorError> {
         let fields = parse(fields)?;
-        let unsupported = fields.iter().find(|requirement| {
-            let known = ["metadata.name", "metadata.namespace", "spec.clusterIP", "spec.type"];
-            match requirement {
-                Requirement::Equal(key, _) | Requirement::NotEqual(key, _) => {
-                    !known.contains(&key.as_str())
-                }
-                _ => true,
-            }
-        });
+        let known = ["metadata.name", "metadata.namespace", "spec.clusterIP", "spec.type"];
+        let is_known = |field: &Requirement| field.value.is_some() && known.contains(&&*field.key);
+        let unsupported = fields.iter().find(|field| !is_known(field));
         match unsupported {
             Some(requirement) => Err(SelectorError(format!("{requirement:?}"))),
             None => Ok(Self { labels: parse(labels)?, fields }),
@@ -56,22 +49,13 @@ impl Selector {
 }
 
 impl Requirement {
-    fn key(&self) -> &str {
-        match self {
-            Self::Exists(key)
-            | Self::NotExists(key)
-            | Self::Equal(key, _)
-            | Self::NotEqual(key, _) => key,
-        }
-    }
-
     fn holds<'v>(&self, value: impl Fn(&str) -> Option<&'v str>) -> bool {
-        match self {
-            Self::Exists(key) => value(key).is_some(),
-            Self::NotExists(key) => value(key).is_none(),
-            Self::Equal(key, wanted) => value(key) == Some(wanted),
-            Self::NotEqual(key, unwanted) => value(key) != Some(unwanted),
-        }
+        let value = value(&self.key);
+        let is_met = match &self.value {
+            Some(wanted) => value == Some(wanted),
+            None => value.is_some(),
+        };
+        is_met != self.is_negated
     }
 }
 
@@ -80,23 +64,20 @@ fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
 }
 
 fn requirement(text: &str) -> Result<Requirement, SelectorError> {
-    let pair = |(key, value): (&str, &str)| (key.trim().to_owned(), value.trim().to_owned());
-    let requirement = if let Some(parts) = text.split_once("!=") {
-        let (key, value) = pair(parts);
-        Requirement::NotEqual(key, value)
-    } else if let Some(parts) = text.split_once("==").or_else(|| text.split_once('=')) {
-        let (key, value) = pair(parts);
-        Requirement::Equal(key, value)
+    let (is_negated, key, value) = if let Some((key, value)) = text.split_once("!=") {
+        (true, key, Some(value))
+    } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        (false, key, Some(value))
     } else if let Some(key) = text.strip_prefix('!') {
-        Requirement::NotExists(key.trim().to_owned())
-    } else if text.contains([' ', '(', ')']) {
-        return Err(SelectorError(text.to_owned()));
+        (true, key, None)
     } else {
-        Requirement::Exists(text.to_owned())
+        (false, text, None)
     };
-    match requirement.key().is_empty() || requirement.key().starts_with('=') {
+    let (key, value) = (key.trim().to_owned(), value.map(|value| value.trim().to_owned()));
+    // Sets of values, as in `a in (b, c)`, are not read.
+    match key.is_empty() || key.contains([' ', '(', ')', '=']) {
         true => Err(SelectorError(text.to_owned())),
-        false => Ok(requirement),
+        false => Ok(Requirement { key, value, is_negated }),
     }
 }
 
