@@ -31,7 +31,8 @@ UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 # The targets of `test` depend on each other's order.
 .NOTPARALLEL:
 
-.PHONY: portable static beside beside-machine help demo demo-user unit unit-as-user test tests tests-built soak \
+.PHONY: portable static beside help demo demo-user unit unit-as-user unit-listed unit-run test tests tests-built tests-listed \
+	tests-run doctests soak \
 	bench conformance conformance-ipvs scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz ipvs-tests ipvs-machine test-ipvs test-vm test-vm-quick
 
@@ -96,29 +97,29 @@ UNIT_TESTS = $(CURDIR)/target/unit-tests
 # more at once than processors.
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
 AT_ONCE = $$(($$(nproc) + 1))
-unit-as-user: tests-built
+unit-as-user: unit-listed unit-run
+unit-listed: tests-built
 	@scripts/install-tools.sh setpriv
 	@rm -f $(UNIT_TESTS)
 	TESTS_OF="$(UNIT_CRATES)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --tests
 	TESTS_OF=switchyard-sources $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --test it -- manifests::
 	TESTS_OF="$(UNIT_LIBS)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --lib -- \
 		--skip kernel_tests:: --skip exhaustive:: --skip simulation::
+unit-run:
 	scripts/as-user.sh testing/vm/tests.sh run $(AT_ONCE) $(UNIT_TESTS)
 
 # Everything that must pass: format, lints, licences, documentation, packages, and all tests, with and without network
 # namespaces, and those of ipvs mode on a kernel that has IPVS; and what was skipped of all this.
-test: forget-skipped fmt shell ipvs-tests beside skipped
+test: forget-skipped fmt shell ipvs-tests tests-listed unit-listed beside skipped
 
-# The machine of ipvs mode keeps one processor busy, and takes as long as most of the rest, so it runs beside that. What
-# only compiles gets the time that the machine leaves, at a lower priority than testing/vm/run.sh gives to it; the tests,
-# some of which measure time, come before it.
-COMPILATIONS = clippy features portable deny doc package static
+# The machine of ipvs mode keeps one processor busy, and takes as long as most of the rest, so it runs beside that. The
+# tests wait more than they compute, and some measure time: what only compiles gets the time that they and the machine
+# leave, at a lower priority than testing/vm/run.sh gives to it. Only that asks cargo, which would lock the others out.
+COMPILATIONS = clippy features portable deny doc package static doctests
 beside:
 	@scripts/beside.sh 'ipvs: ' '$(MAKE) --no-print-directory ipvs-machine' \
-		'$(MAKE) --no-print-directory beside-machine'
-beside-machine:
-	nice -n 19 $(MAKE) --no-print-directory $(COMPILATIONS)
-	$(MAKE) --no-print-directory tests unit-as-user
+		"scripts/beside.sh 'compiles: ' 'nice -n 19 $(MAKE) --no-print-directory $(COMPILATIONS)' \
+		'$(MAKE) --no-print-directory tests-run unit-run'"
 
 # Each skipped test adds a line to this file (test_netns::skipped).
 export SWITCHYARD_SKIPPED = $(CURDIR)/target/skipped
@@ -225,13 +226,16 @@ tests-built:
 	@scripts/install-tools.sh cc
 	$(CARGO) build --workspace --bins --tests
 # What takes long comes first, so that it does not run alone at the end.
-tests: tests-built
+tests: tests-listed tests-run doctests
+tests-listed: tests-built
 	@scripts/install-tools.sh ip nft iptables ipset kmod setcap setpriv curl nc helm kubectl systemd-analyze
 	@rm -f $(TESTS)
 	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --test proxying
 	$(CARGO) $(call COLLECT,$(TESTS)$(WITH_CAPTURES)) test --workspace --test cases
 	$(CARGO) $(call COLLECT,$(TESTS)) test --workspace --tests
+tests-run:
 	MAY_SKIP=1 testing/vm/tests.sh run $(AT_ONCE) $(TESTS)
+doctests:
 	$(CARGO) test --workspace --no-fail-fast --doc
 
 # The packet cases on another kernel, Debian's 6.1 or the distribution's, which has what the kernel of this machine
