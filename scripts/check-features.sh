@@ -1,8 +1,12 @@
 #!/bin/sh
 # Checks each library alone, without features and with each feature. That, and a build without dev-dependencies,
-# shows what another crate's features would hide. Lints run with all features (make clippy).
+# shows what another crate's features would hide. Lints run with all features (make clippy). A warning is a failure.
 set -eu
 cd "$(dirname "$0")/.."
+
+check() {
+    printed=$(cargo check --quiet --color never "$@" 2>&1) && [ -z "$printed" ] || { echo "$printed" >&2; exit 1; }
+}
 
 for manifest in */Cargo.toml; do
     case "$manifest" in bin/* | fuzz/*) continue ;; esac
@@ -10,7 +14,7 @@ for manifest in */Cargo.toml; do
     features=$(sed -n '/^\[features\]$/,/^\[[^f]/s/^\([a-z0-9-]*\) = .*/\1/p' "$manifest")
     for feature in '' $features; do
         [ "$feature" != default ] || continue
-        set -- --package "$name" ${feature:+--features "$name/$feature"}
+        set -- --package "$name" ${feature:+--features "$feature"}
         case "$name/$feature" in
             # A program selects the version of the API, by a feature of a dependency that a package names.
             switchyard-sources/kube) set -- "$@" --features k8s-openapi/latest ;;
@@ -18,8 +22,8 @@ for manifest in */Cargo.toml; do
             */k8s-openapi) set -- "$@" --package switchyard-core --features k8s-openapi/latest ;;
         esac
         echo "$name${feature:+, feature $feature}"
-        cargo check --quiet --no-default-features "$@"
+        check --no-default-features "$@"
     done
 done
 echo "switchyard-core, the oldest version of the API"
-cargo check --quiet --package switchyard-core --features k8s-openapi,k8s-openapi/earliest
+check --package switchyard-core --features k8s-openapi,k8s-openapi/earliest

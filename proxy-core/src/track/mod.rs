@@ -478,6 +478,7 @@ impl Tracker {
     }
 
     /// The number of known objects of a kind, which is 0 for kinds of which there are few.
+    #[cfg_attr(not(feature = "runner"), expect(dead_code))]
     pub(crate) fn count(&self, kind: Kind) -> usize {
         match kind {
             Kind::Service => self.services.len(),
@@ -487,6 +488,7 @@ impl Tracker {
     }
 
     /// The Service that an object is of: the owner of a slice. `None` for other kinds.
+    #[cfg_attr(not(feature = "runner"), expect(dead_code))]
     pub(crate) fn owner(&self, key: &ObjectKey) -> Option<&ServiceName> {
         match key.kind {
             Kind::EndpointSlice => self.slices.owner(&key.namespace, &key.name),
