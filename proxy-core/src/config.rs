@@ -1,6 +1,9 @@
 //! The configuration of this node, by an operator or an embedder.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -139,6 +142,16 @@ pub enum NodePortAddressConfig {
     Localhost,
     /// The interface addresses that lie in this network.
     Cidr(IpNet),
+}
+
+impl fmt::Display for NodePortAddressConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Primary => f.write_str("primary"),
+            Self::Localhost => f.write_str("localhost"),
+            Self::Cidr(net) => net.fmt(f),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 /// The release of Kubernetes whose kube-proxy is followed.
 pub const KUBERNETES: &str = "v1.37.0";
-/// The minor release before [`KUBERNETES`].
-pub const PREVIOUS_MINOR: &str = "1.36";
+/// The minor release before [`KUBERNETES`], and that before the oldest kube-proxy that this program
+/// takes the place of with its configuration as it is.
+pub const PREVIOUS_MINORS: [&str; 2] = ["1.36", "1.35"];
 /// The version of this program.
 pub const OURS: &str = env!("CARGO_PKG_VERSION");
 

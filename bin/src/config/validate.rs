@@ -15,7 +15,7 @@ use crate::config::{
     gates,
     parse::{NOT_A_CIDR, cluster_cidrs, listen_address},
     quantity,
-    release::PREVIOUS_MINOR,
+    release::PREVIOUS_MINORS,
     v1alpha1::{Conntrack, KubeProxyConfiguration},
 };
 
@@ -120,10 +120,10 @@ fn general(config: &KubeProxyConfiguration, errors: &mut Errors) {
     let burst = config.client_connection.burst;
     errors.require(burst >= 0, "ClientConnection.Burst", burst, NOT_NEGATIVE);
     let version = &config.show_hidden_metrics_for_version;
-    if !version.is_empty() && version != PREVIOUS_MINOR {
+    if !version.is_empty() && !PREVIOUS_MINORS.contains(&version.as_str()) {
         let why = format!(
-            "--show-hidden-metrics-for-version must be omitted or have the value \
-             '{PREVIOUS_MINOR}'. Only the previous minor version is allowed"
+            "--show-hidden-metrics-for-version must be omitted or have one of the values \
+             {PREVIOUS_MINORS:?}. Only the previous minor version is allowed"
         );
         errors.invalid_text("ShowHiddenMetricsForVersion", version, &why);
     }

@@ -58,7 +58,11 @@ impl ConfigPages {
     /// Returns the pages about these settings, which were made from this configuration.
     pub fn new(settings: &Settings, config: &KubeProxyConfiguration) -> Self {
         let mode = settings.backend.mode;
-        let effective = configz::effective(config, mode);
+        let mut effective = configz::effective(config, mode);
+        if effective.node_port_addresses.is_empty() {
+            let defaults = settings.node.node_port_addresses.iter();
+            effective.node_port_addresses = defaults.map(ToString::to_string).collect();
+        }
         Self {
             mode,
             configz: configz::body(&effective).to_string(),

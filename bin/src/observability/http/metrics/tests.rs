@@ -91,6 +91,16 @@ async fn the_status_has_the_form_that_is_asked_for() {
 }
 
 #[tokio::test]
+async fn configz_shows_the_addresses_of_node_ports_in_effect() {
+    for (mode, shown) in [("nftables", r#"["primary"]"#), ("", r#"["primary","localhost"]"#)] {
+        let (status, _, body) =
+            ask(&handler(|config| config.mode = mode.into()), get("/configz")).await;
+        let shown = format!(r#""nodePortAddresses":{shown}"#);
+        assert!(status == 200 && body.contains(&shown), "{body}");
+    }
+}
+
+#[tokio::test]
 async fn clients_that_ask_together_share_a_text() {
     let handler = handler(|_| {});
     let request = get("/metrics");
