@@ -1,6 +1,6 @@
 //! Services: from the object to ports, addresses per family, and policies.
 
-use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{collections::HashSet, net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 
@@ -22,6 +22,10 @@ use crate::{
 const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
 /// The values that the API allows for `timeoutSeconds`.
 const AFFINITY_SECONDS: RangeInclusive<i64> = 1..=86_400;
+/// The most ports of a Service, and the most products of its ports and addresses in a family. The
+/// kernel takes seconds for 50,000, and keeps all other Services waiting meanwhile. An object can
+/// hold 1.5 MiB, enough for hundreds of millions.
+pub(crate) const MAX_FRONTENDS: usize = 20_000;
 /// The label that names the proxy of a Service (KEP-2447). A Service without the label belongs to
 /// the cluster's proxy.
 const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -113,7 +117,7 @@ impl Service {
             return None;
         }
         let name = names::service_name(&object.metadata, problems)?;
-        let addresses = parse_addresses(object, problems);
+        let mut addresses = parse_addresses(object, problems);
         if addresses.v4.is_none() && addresses.v6.is_none() {
             return None;
         }
@@ -127,11 +131,13 @@ impl Service {
         }
         let external_local = takes_external
             && is_local("spec.externalTrafficPolicy", &spec.external_traffic_policy, problems);
+        let ports = parse_ports(&spec.ports, problems);
+        limit_addresses(&mut addresses, ports.len(), problems);
         Some(Self {
             name,
             created: object.metadata.creation_timestamp.as_str().into(),
             addresses,
-            ports: parse_ports(&spec.ports, problems).into(),
+            ports: ports.into(),
             affinity: parse_affinity(spec, problems),
             lb_algorithm: lb_algorithm::parse(&object.metadata, problems),
             slow_start: slow_start::parse(&object.metadata, problems),
@@ -213,7 +219,7 @@ fn parse_addresses(
                 ),
             );
         } else if let Some(of_family) = addresses.get_mut(IpFamily::of(&ip)) {
-            push_new(&mut of_family.external_ips, ip);
+            of_family.external_ips.push(ip);
         }
     }
     for (i, ingress) in object.status.load_balancer.ingress.iter().enumerate() {
@@ -236,16 +242,48 @@ fn parse_addresses(
             problems
                 .add(field(), format_args!("{ip} cannot be a load balancer's address; ignored"));
         } else if let Some(of_family) = addresses.get_mut(IpFamily::of(&ip)) {
-            push_new(&mut of_family.load_balancer_ips, ip);
+            of_family.load_balancer_ips.push(ip);
         }
     }
     let ranges = parse_source_ranges(&spec.load_balancer_source_ranges, problems);
     for family in IpFamily::ALL {
         if let Some(of_family) = addresses.get_mut(family) {
+            retain_distinct(&mut of_family.external_ips);
+            retain_distinct(&mut of_family.load_balancer_ips);
             of_family.source_ranges = ranges.get(family).clone();
         }
     }
     addresses
+}
+
+/// Leaves out the addresses beyond [`MAX_FRONTENDS`], the last external IPs first.
+fn limit_addresses(
+    addresses: &mut PerFamily<Option<Box<Addresses>>>,
+    ports: usize,
+    problems: &mut Problems,
+) {
+    // The cluster IP is served in any case.
+    let most = (MAX_FRONTENDS / ports.max(1)).saturating_sub(1);
+    for family in IpFamily::ALL {
+        let Some(of_family) = addresses.get_mut(family) else { continue };
+        let rest = most.saturating_sub(of_family.load_balancer_ips.len());
+        for (field, ips, most) in [
+            ("status.loadBalancer.ingress", &mut of_family.load_balancer_ips, most),
+            ("spec.externalIPs", &mut of_family.external_ips, rest),
+        ] {
+            if ips.len() > most {
+                problems.add(
+                    field,
+                    format_args!(
+                        "the {family} addresses after the first {most} of {} are ignored: with \
+                         {ports} ports, there would be more than {MAX_FRONTENDS} frontends",
+                        ips.len(),
+                    ),
+                );
+                ips.truncate(most);
+            }
+        }
+    }
 }
 
 /// Parses the cluster IP of each family. Objects that the API server has seen list cluster IPs in
@@ -313,8 +351,16 @@ fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> PerFamily<V
 }
 
 fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> Vec<ServicePort> {
-    let mut ports: Vec<ServicePort> = Vec::with_capacity(specs.len());
+    let mut ports = Vec::with_capacity(specs.len().min(MAX_FRONTENDS));
+    let mut names = HashSet::new();
     for (i, spec) in specs.iter().enumerate() {
+        if ports.len() == MAX_FRONTENDS {
+            problems.add(
+                format!("spec.ports[{i}]"),
+                format_args!("the ports after the first {MAX_FRONTENDS} are ignored"),
+            );
+            break;
+        }
         let field = |name: &str| format!("spec.ports[{i}].{name}");
         if let Err(reason) = names::check_port_name(&spec.name) {
             problems.add(field("name"), format_args!("{reason}; the port is ignored"));
@@ -331,7 +377,7 @@ fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> V
             0 => None,
             number => parse_port(number, || field("nodePort"), "it is ignored", problems),
         };
-        if ports.iter().any(|p| *p.name == *spec.name && p.protocol == protocol) {
+        if !names.insert((&*spec.name, protocol)) {
             problems.add(
                 field("name"),
                 format_args!(
@@ -359,8 +405,10 @@ fn parse_ip_field(
     parse_ip(text).map_err(|error| problems.add(field(), format_args!("{error}; ignored"))).ok()
 }
 
-fn push_new(ips: &mut Vec<IpAddr>, ip: IpAddr) {
-    if !ips.contains(&ip) {
-        ips.push(ip);
+/// Keeps the first of equal addresses.
+fn retain_distinct(ips: &mut Vec<IpAddr>) {
+    if ips.len() > 1 {
+        let mut seen = HashSet::with_capacity(ips.len());
+        ips.retain(|ip| seen.insert(*ip));
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     objects::{self, Kind, ObjectKey},
     parsed::{
         problem::{Problem, Problems, Reason},
-        service::{Addresses, Service},
+        service::{Addresses, MAX_FRONTENDS, Service},
     },
     resolve::{
         self, Endpoints, NodeContext, frontends::listeners, lb_algorithm::UnsupportedFeatures,
@@ -46,11 +46,16 @@ pub(super) type AllSurroundings = PerFamily<NodeContext>;
 
 impl Tracker {
     /// Whether a Service names an address and port, or a node port, that another one has.
+    #[cfg_attr(not(feature = "runner"), expect(dead_code))]
     pub(crate) fn names_what_another_has(&self, service: &objects::Service) -> bool {
         let spec = &service.spec;
         let ingress = service.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
         let ips = [&spec.cluster_ip].into_iter().chain(&spec.cluster_ips).chain(&spec.external_ips);
         let ips: Vec<_> = ips.chain(ingress).filter_map(|ip| parse_ip(ip).ok()).collect();
+        // Looked at for too long: it may have.
+        if ips.len() * spec.ports.len() > MAX_FRONTENDS {
+            return true;
+        }
         let own = ObjectKey::new(Kind::Service, &service.metadata);
         let has_another = |ip, family, protocol, port: i64| {
             let Ok(port) = port.try_into() else { return false };

@@ -8,7 +8,7 @@ use switchyard_core::{
     testing::{endpoint, service, slice},
 };
 
-use crate::support::Cluster;
+use crate::support::{Cluster, fields};
 
 #[test]
 fn a_service_may_have_a_hundred_thousand_endpoints() {
@@ -40,10 +40,10 @@ fn a_service_may_have_a_hundred_thousand_endpoints() {
 #[test]
 fn a_service_may_have_twenty_thousand_ports() {
     let ports: Vec<Value> =
-        (1..=20_000).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+        (1..=20_001).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
     let many = service("many", "10.0.0.1").set("spec.ports", json!(ports));
     let mut cluster = Cluster::new();
-    assert_eq!(cluster.apply([&many]), []);
+    assert_eq!(fields(&cluster.apply([&many])), ["Service ns/many: spec.ports[20000]"]);
     assert_eq!(cluster.programmed().len(), 20_000);
     cluster.take_changes();
     assert_eq!(cluster.apply(&[many.set("spec.ports.0.port", 30_000)]), []);

@@ -94,6 +94,23 @@ fn a_proxy_with_a_name_serves_the_services_that_name_it() {
     assert_eq!(cluster.tracker.state().node.service_cidrs, Default::default());
 }
 
+/// An object of some kilobytes must not keep all other Services waiting.
+#[test]
+fn frontends_are_limited() {
+    let mut cluster = Cluster::new();
+    let ips =
+        |third: u32| (0..20_000).map(move |i: u32| format!("192.{third}.{}.{}", i / 250, i % 250));
+    let ingress: Vec<_> = ips(1).take(3_000).map(|ip| json!({ "ip": ip })).collect();
+    let wide = web()
+        .port("https", "TCP", 443)
+        .set("spec.externalIPs", json!(ips(2).collect::<Vec<_>>()))
+        .set("status.loadBalancer.ingress", json!(ingress));
+    assert_eq!(fields(&cluster.apply(&[wide])), ["Service ns/web: spec.externalIPs"]);
+    let served = frontends(&cluster.port("web", "http"));
+    assert_eq!(served.len(), 10_000);
+    assert_eq!(served[3_000], "loadBalancer 192.1.11.249:80");
+}
+
 #[test]
 fn problems_name_object_and_field() {
     for (field, broken, still_served) in [
