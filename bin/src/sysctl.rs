@@ -298,10 +298,4 @@ mod tests {
             .unwrap_err();
         assert!(matches!(error, SysctlError::Read { .. }), "{error}");
     }
-
-    #[test]
-    fn zeros_set_nothing() {
-        let (_directory, kernel) = kernel(&[]);
-        kernel.set_conntrack(&ConntrackSettings::default()).unwrap();
-    }
 }

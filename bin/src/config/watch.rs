@@ -105,14 +105,4 @@ mod tests {
         let again = time::timeout(Duration::from_millis(500), changed(&path, &found)).await;
         assert!(again.is_err(), "it is known");
     }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_happened_before_watching_counts() {
-        let directory = TempDir::new().unwrap();
-        let path = directory.path().join("config.conf");
-        fs::write(&path, "a").unwrap();
-        let older = Content::from("older");
-        let found = time::timeout(Duration::from_secs(10), changed(&path, &older)).await;
-        assert_eq!(found.unwrap(), Content::from("a"));
-    }
 }

@@ -309,22 +309,4 @@ mod tests {
             assert_eq!(failure(&watch).as_deref(), expected, "{missing:?}");
         }
     }
-
-    #[test]
-    fn another_configuration_is_checked_against_the_known_node() {
-        let check = |arguments: &[&str], node: Option<&NodeFacts>| {
-            watch(arguments).checks.check(node).map_err(|error| error.to_string())
-        };
-        let node = facts(&["10.0.0.1"], &[]);
-        assert_eq!(check(&[], Some(&node)), Ok(()));
-        assert_eq!(check(&[], None), Ok(()));
-        let node_cidr = "--detect-local-mode=NodeCIDR";
-        let timeout = "timeout waiting for";
-        let error = check(&[node_cidr], Some(&node)).unwrap_err();
-        assert_eq!(error, format!("{timeout} PodCIDR allocation on node \"node-1\""));
-        let error = check(&[node_cidr], None).unwrap_err();
-        assert_eq!(error, format!("{timeout} node \"node-1\" to exist"));
-        assert_eq!(check(&[node_cidr, "--manifests=/"], None), Ok(()));
-        assert!(check(&["--bind-address=fd00::1"], Some(&node)).is_err());
-    }
 }

@@ -160,32 +160,22 @@ fn without_a_file_flags_count() {
 }
 
 #[test]
-fn userspace_mode_has_flags_of_its_own() {
-    let given = with_flags(&[
+fn userspace_mode_can_serve_a_machine_by_itself() {
+    let flags = [
         "--proxy-mode=userspace",
-        "--userspace-capture=loopback",
-        "--userspace-udp-timeout=5s",
-        "--userspace-connections=100",
         "--userspace-drain=7s",
-        "--userspace-table=/tmp/t",
+        "--userspace-table=/t",
         "--manifests=/m",
-    ]);
-    let expected = UserspaceSettings {
-        capture: Some("loopback".into()),
-        is_named: true,
-        udp_timeout: Some(Duration::from_secs(5)),
-        connections: Some(100),
-        drain: Duration::from_secs(7),
-        table: Some("/tmp/t".into()),
-    };
-    assert_eq!(given.backend.userspace, expected);
-    assert!(given.node.loopback_endpoints, "a machine that serves itself");
+    ];
+    let given = with_flags(&flags);
+    let userspace = &given.backend.userspace;
+    assert_eq!(userspace.drain, Duration::from_secs(7));
+    assert_eq!(userspace.table.as_deref(), Some("/t".as_ref()));
+    assert!(given.node.loopback_endpoints);
     let cluster = with_flags(&["--proxy-mode=userspace", "--userspace-table=-"]);
-    let named = UserspaceSettings { is_named: true, drain: DRAIN, ..UserspaceSettings::default() };
-    assert_eq!(cluster.backend.userspace, named);
-    assert!(!cluster.node.loopback_endpoints);
+    assert_eq!((cluster.backend.userspace.drain, cluster.backend.userspace.table), (DRAIN, None));
     let other = with_flags(&["--proxy-mode=nftables", "--manifests=/m"]);
-    assert!(!other.backend.userspace.is_named && !other.node.loopback_endpoints);
+    assert!(!cluster.node.loopback_endpoints && !other.node.loopback_endpoints);
 }
 
 #[test]
@@ -208,37 +198,6 @@ fn objects_have_one_source() {
     assert!(matches!(error, ConfigError::Sources), "{error}");
     let neither = with_flags(&["--objects-socket="]).source;
     assert!(matches!(neither, SourceSettings::Cluster(_)), "{neither:?}");
-}
-
-#[test]
-fn flags_count_more_than_the_file() {
-    let body = "hostnameOverride: from-file\nclusterCIDR: 10.1.0.0/16\nmode: nftables\n\
-                logging: {verbosity: 3}\nnftables: {masqueradeAll: false}\n";
-    let text = format!("{HEAD}{body}");
-    let loaded = with_file(
-        &text,
-        &[
-            "--hostname-override=from-flag",
-            "--cluster-cidr=10.2.0.0/16",
-            "--masquerade-all",
-            "--proxy-mode=",
-            "--manifests=/some/where",
-            "-v",
-            "1",
-        ],
-    )
-    .unwrap();
-    let settings = loaded.settings;
-    assert_eq!(settings.node.node_name, "from-flag");
-    assert_eq!(cidrs(&settings), "ClusterCidr([10.2.0.0/16])");
-    assert_eq!(settings.backend.mode, Mode::NFTABLES);
-    assert!(settings.node.masquerade_all, "in the section of the file's mode");
-    assert_eq!(settings.log.verbosity, 1);
-    assert_eq!(settings.source, SourceSettings::Manifests("/some/where".into()));
-    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
-    let without = with_file(&text, &[]).unwrap().settings;
-    assert_eq!((without.node.node_name.as_str(), without.log.verbosity), ("from-file", 3));
-    assert_eq!(cidrs(&without), "ClusterCidr([10.1.0.0/16])");
 }
 
 #[test]

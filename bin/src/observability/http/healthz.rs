@@ -204,7 +204,7 @@ mod tests {
     use switchyard_core::model::IpFamily;
 
     use super::*;
-    use crate::observability::{http::get, watches::NoWatches};
+    use crate::observability::http::get;
 
     fn time(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -260,61 +260,6 @@ mod tests {
         watches.add(Kind::Node, seconds(7200), seconds(7000));
         assert!(watches.stuck);
         assert_eq!(watches.problems[1], "no news of Node objects for 7200 s: the watch is stuck");
-    }
-
-    async fn check(health: ProxyHealth, path: &str, expected: u16) -> serde_json::Value {
-        let metrics = Arc::new(Metrics::for_tests());
-        let handler =
-            HealthzHandler::new(Arc::new(health), Arc::clone(&metrics), Arc::new(NoWatches));
-        let answer = handler.answer(&get(path));
-        assert_eq!(answer.status().as_u16(), expected, "{path}");
-        assert_eq!(answer.headers()["content-type"], "application/json");
-        assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
-        let name = path.trim_start_matches('/');
-        let counted = format!("kubeproxy_proxy_{name}_total{{code=\"{expected}\"}} 1\n");
-        assert!(metrics.text().contains(&counted), "{counted} in {}", metrics.text());
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
-        serde_json::from_slice(&body).unwrap()
-    }
-
-    #[tokio::test]
-    async fn eligibility_concerns_healthz_only() {
-        let body = check(health(None), "/healthz", 503).await;
-        assert_eq!((&body["nodeEligible"], &body["healthy"]), (&false.into(), &true.into()));
-        assert_eq!(body["lastUpdated"], "2024-05-01T10:00:00.25Z");
-        let body = check(health(None), "/livez", 200).await;
-        assert_eq!(body.get("nodeEligible"), None);
-        assert_eq!(body["lastUpdated"], body["currentTime"]);
-
-        let eligible = health(None);
-        eligible.set_node_eligible(true);
-        check(eligible, "/healthz", 200).await;
-    }
-
-    #[tokio::test]
-    async fn the_first_sync_is_what_makes_it_ready() {
-        let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
-        let metrics = Arc::new(Metrics::for_tests());
-        let handler = HealthzHandler::new(Arc::clone(&health), metrics, Arc::new(NoWatches));
-        let status = |path| handler.answer(&get(path)).status().as_u16();
-        health.started(&IpFamily::ALL, Timestamp::now());
-        health.sync_requested(Instant::now());
-        assert_eq!([status("/livez"), status("/readyz")], [200, 503]);
-        let answer = handler.answer(&get("/readyz"));
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
-        let body = String::from_utf8(body.to_vec()).unwrap();
-        assert!(
-            body.ends_with(r#""problems":["not every IP family is programmed yet"]}"#),
-            "{body}"
-        );
-        health.synced(Timestamp::now(), Instant::now(), |_| true);
-        // Draining does not count, nor does a sync that is under way.
-        health.set_node_eligible(false);
-        health.sync_requested(Instant::now());
-        assert_eq!([status("/healthz"), status("/readyz")], [503, 200]);
-        health.externally_changed();
-        health.sync_failed();
-        assert_eq!([status("/livez"), status("/readyz")], [503, 503]);
     }
 
     /// Watches with these times of silence and of refusals, by the index of the kind.

@@ -41,33 +41,6 @@ async fn ask(handler: &MetricsHandler, request: Request<Bytes>) -> (u16, String,
     (status, content_type, String::from_utf8(body.to_vec()).unwrap())
 }
 
-async fn text(handler: &MetricsHandler, path: &str) -> String {
-    let (status, content_type, body) = ask(handler, get(path)).await;
-    assert_eq!((status, content_type.as_str()), (200, TEXT), "{path}: {body}");
-    body
-}
-
-fn with_method(method: Method, path: &str, body: &'static str) -> Request<Bytes> {
-    Request::builder().method(method).uri(path).body(body.into()).unwrap()
-}
-
-#[tokio::test]
-async fn verbosity_is_put() {
-    let handler = handler(|config| config.enable_profiling = true);
-    assert!(text(&handler, "/debug/flags").await.contains("\nv\n"));
-    let path = "/debug/flags/v";
-    assert_eq!(ask(&handler, get(path)).await.0, 406);
-    assert_eq!(ask(&handler, get("/debug/nonsense")).await.0, 404);
-    let (status, _, body) = ask(&handler, with_method(Method::PUT, path, "loud\u{1b}")).await;
-    assert_eq!(status, 400);
-    assert!(body.starts_with("failed set klog.logging.verbosity loud\\u{1b}: "), "{body}");
-    let (status, _, body) = ask(&handler, with_method(Method::PUT, path, "4\n")).await;
-    assert_eq!((status, &*body), (200, "successfully set klog.logging.verbosity to 4"));
-    // The function rejects every other verbosity.
-    let (status, _, _) = ask(&handler, with_method(Method::PUT, path, "5")).await;
-    assert_eq!(status, 500);
-}
-
 #[tokio::test]
 async fn the_status_has_the_form_that_is_asked_for() {
     let handler = handler(|_| {});
