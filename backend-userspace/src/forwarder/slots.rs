@@ -397,11 +397,4 @@ mod tests {
         let many: Vec<u8> = (0..=255).collect();
         assert_eq!(fill(&slots, "web", &many).0.len(), 20, "half of the others");
     }
-
-    #[test]
-    fn refusals_are_counted() {
-        let slots = Slots::new(0);
-        slots.refuse(&service("web"), client(1), LimitReached::All);
-        assert_eq!(slots.refused(), 1);
-    }
 }

@@ -1,10 +1,6 @@
 //! The PROXY protocol, and the addresses in it.
 
-use std::{
-    io::{Read, Write},
-    net::SocketAddr,
-    sync::Arc,
-};
+use std::{io::Read, net::SocketAddr, sync::Arc};
 
 use switchyard_core::model::{Protocol, ProxyProtocol};
 use switchyard_userspace::forwarder::Forwarder;
@@ -20,17 +16,6 @@ fn serve_with(forwarder: &Forwarder, version: ProxyProtocol) -> SocketAddr {
     port.proxy_protocol = Some(version);
     forwarder.serve(&Arc::new(port));
     forwarder.listen(&listener(&id)).unwrap()
-}
-
-#[test]
-fn a_header_comes_before_the_clients_bytes() {
-    let forwarder = forwarder(|_| {});
-    let to = serve_with(&forwarder, ProxyProtocol::V1);
-    let mut client = connect_from([127, 0, 1, 7], to);
-    let from = client.local_addr().unwrap();
-    client.write_all(b"hello").unwrap();
-    let (from, to) = (from.port(), to.port());
-    expect(&mut client, &format!("PROXY TCP4 127.0.1.7 127.0.0.1 {from} {to}\r\nhello"));
 }
 
 #[test]

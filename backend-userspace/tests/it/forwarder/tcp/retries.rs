@@ -5,15 +5,6 @@ use std::{thread, time::Duration};
 use crate::forwarder::support::*;
 
 #[test]
-fn another_endpoint_serves_if_one_refuses() {
-    let forwarder = forwarder(|_| {});
-    let address = serve(&forwarder, "web", &[refusing(), echo("a"), refusing()]);
-    for _ in 0..6 {
-        expect(&mut connect(address), "a");
-    }
-}
-
-#[test]
 fn another_endpoint_serves_if_one_does_not_answer() {
     let forwarder = forwarder(|config| config.connect_timeouts = vec![Duration::from_millis(20)]);
     let silent = silent();

@@ -3,10 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use switchyard_core::{model::LbAlgorithm, state::Action};
-use switchyard_userspace::forwarder::LocalClients;
 
 use super::*;
-use crate::forwarder::support::{forwarder, pool};
+use crate::forwarder::support::forwarder;
 
 #[test]
 fn a_flow_stays_at_its_endpoint_and_flows_are_spread() {
@@ -127,15 +126,4 @@ fn other_routes_drop_datagrams() {
         assert!(client.is_silent());
     }
     assert_eq!(forwarder.usage().connections, 0);
-}
-
-#[test]
-fn clients_of_this_node_have_the_cluster_pool() {
-    let forwarder = forwarder(|_| {});
-    let mut port = port(&[echo("cluster")]);
-    port.local = pool(&[echo("local")]);
-    let address = serve_at(&forwarder, port, |l| l.action = Action::ExternalLocal);
-    // All clients of the test are this node's: loopback addresses.
-    forwarder.set_local_clients(LocalClients::default());
-    assert_eq!(Client::new(1, address).ask(), "cluster");
 }
