@@ -90,6 +90,12 @@ pub trait Proxier: Send {
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         None
     }
+
+    /// The netlink ports from which the backend commits, as far as they are fixed, for listeners
+    /// that leave out what it announces of itself.
+    fn netlink_ports(&self) -> &[u32] {
+        &[]
+    }
 }
 
 #[async_trait]
@@ -124,6 +130,10 @@ impl Proxier for Box<dyn Proxier> {
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         (**self).monitor()
+    }
+
+    fn netlink_ports(&self) -> &[u32] {
+        (**self).netlink_ports()
     }
 }
 

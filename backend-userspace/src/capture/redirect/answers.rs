@@ -54,9 +54,15 @@ impl Answers {
     }
 
     /// Makes listeners to what is announced of the table, where nftables can be reached, and of the
-    /// rule of the routing policy and its route.
-    pub(super) fn announcements(&self) -> (Option<Listener>, DeliveryAnnouncements) {
-        let own: Vec<u32> = self.transport.iter().filter_map(Transport::port).collect();
+    /// rule of the routing policy and its route. The kernel does not wake the listener for what the
+    /// rules beneath commit from these ports: a large commit would take its whole buffer, and look
+    /// like lost changes of another program.
+    pub(super) fn announcements(
+        &self,
+        beneath: &[u32],
+    ) -> (Option<Listener>, DeliveryAnnouncements) {
+        let own = self.transport.iter().filter_map(Transport::port);
+        let own: Vec<u32> = own.chain(beneath.iter().copied()).collect();
         let tables = IpFamily::ALL.map(|family| Table::new(Family::from(family), TABLE));
         let table = Listener::open(&own, tables.into()).ok();
         (table, DeliveryAnnouncements::new(&self.delivery))

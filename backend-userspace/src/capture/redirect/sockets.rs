@@ -332,7 +332,8 @@ impl Capture for Redirect {
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         let monitor = DeviceMonitor::new(self.rules.monitor(), &self.bound);
-        Some(Box::new(monitor.with_answers(self.answers.announcements())))
+        let answers = self.answers.announcements(self.rules.netlink_ports());
+        Some(Box::new(monitor.with_answers(answers)))
     }
 }
 
