@@ -9,7 +9,8 @@
 //!   [`arbitrary_config`] a node to see it from;
 //! - a node that syncs when asked: [`Stepped`], and a single sync from nothing: [`sync_first`];
 //! - a process that a source tells what it will, with its runner: [`Process`]; and what packets are
-//!   to find then: [`service_fates`];
+//!   to find then: [`service_fates`]; and the judge of stories about a kernel's troubles:
+//!   [`simulation`];
 //! - stories that every backend passes against its kernel: [`conformance`];
 //! - what benchmarks of syncs share: [`macro@bench`];
 //! - waiting for another thread or process: [`until()`];
@@ -55,6 +56,7 @@ mod oracle;
 mod owned;
 mod schema;
 mod seeds;
+pub mod simulation;
 mod stepped;
 mod story;
 mod strategies;

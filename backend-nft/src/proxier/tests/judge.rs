@@ -26,7 +26,7 @@ pub(super) fn fates(
 }
 
 /// The fate of a packet to no Service port.
-fn elsewhere(state: &State, packet: &Packet, local: &BTreeSet<IpAddr>) -> Fate {
+pub(super) fn elsewhere(state: &State, packet: &Packet, local: &BTreeSet<IpAddr>) -> Fate {
     let ip = packet.destination.ip();
     let mut frontends = state.service_ports.values().flat_map(|port| &port.frontends);
     let mut cidrs = state.node.service_cidrs.v4.iter().chain(&state.node.service_cidrs.v6);

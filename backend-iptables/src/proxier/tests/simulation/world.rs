@@ -1,13 +1,14 @@
 //! The model of the tables with what happens to those who use it.
 
 use std::{
-    collections::BTreeSet,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use switchyard_core::model::{IpFamily, PerFamily};
+use switchyard_core::{
+    model::{IpFamily, PerFamily},
+    testing::simulation::{Happenings, World as _, lock},
+};
 use switchyard_kernel::xtables::{
     Table, ToolError,
     testing::{Ended, Machine, Tables},
@@ -38,33 +39,18 @@ pub(super) enum Fault {
 pub(super) struct World {
     pub(super) tables: PerFamily<Tables>,
     /// The states of the tables since this was last taken, the first and each commit's.
-    history: Vec<PerFamily<Tables>>,
+    pub(super) history: Vec<PerFamily<Tables>>,
     generation: u32,
-    /// The number of the process that lives; the programs of others do nothing.
-    pub(super) process: usize,
-    /// The restores until the next fault.
-    pub(super) faults: Vec<(usize, Fault)>,
+    pub(super) happened: Happenings<Fault>,
     /// The next tables cannot be read, or have rules that iptables cannot show.
     pub(super) unreadable: Option<bool>,
-    pub(super) has_crashed: bool,
     /// The last input of a restore.
     pub(super) written: Option<String>,
     pub(super) reads: usize,
-    /// The events that have happened, of those that sometimes should.
-    pub(super) seen: BTreeSet<&'static str>,
-    /// Whether another program's change is still to be reported.
-    pub(super) is_unreported: bool,
-    /// Whether the tables may hold something else than was synced.
-    pub(super) is_damaged: bool,
-    pub(super) has_met_faults: bool,
 }
 
 /// The programs of one process.
 pub(super) struct Programs(pub(super) Arc<Mutex<World>>, pub(super) usize);
-
-pub(super) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl World {
     pub(super) fn new() -> Self {
@@ -75,12 +61,6 @@ impl World {
         }
         world.take_history();
         world
-    }
-
-    /// Returns the states since the last call, and begins again with the present one.
-    pub(super) fn take_history(&mut self) -> Vec<PerFamily<Tables>> {
-        let present = vec![self.tables.clone()];
-        mem::replace(&mut self.history, present)
     }
 
     fn restore(&mut self, family: IpFamily, input: &str) -> Result<(), usize> {
@@ -122,23 +102,11 @@ impl World {
         self.restore(family, &input).expect("what is there can be changed");
         // What others do, packets may suffer from.
         self.take_history();
-        self.is_damaged = true;
-    }
-
-    fn next_fault(&mut self) -> Option<Fault> {
-        let (left, fault) = self.faults.first_mut()?;
-        if *left > 0 {
-            *left -= 1;
-            return None;
-        }
-        let fault = *fault;
-        self.faults.remove(0);
-        self.has_met_faults = true;
-        Some(fault)
+        self.happened.is_damaged = true;
     }
 
     fn run_restore(&mut self, family: IpFamily, input: &str) -> Result<Ended, ToolError> {
-        let fault = self.next_fault();
+        let fault = self.happened.next_fault();
         let refused = |line| Ended { status: 1, text: format!("line {line} failed") };
         self.written = Some(input.to_owned());
         match fault {
@@ -149,16 +117,16 @@ impl World {
                 return Ok(refused(number + 1));
             }
             Some(Fault::Locked) => {
-                self.seen.insert("another program kept the lock");
+                self.happened.seen.insert("another program kept the lock");
                 let text = "Another app is currently holding the xtables lock".to_owned();
                 return Ok(Ended { status: 4, text });
             }
             Some(Fault::Crash(tables)) => {
-                self.has_crashed = true;
+                self.happened.has_crashed = true;
                 let ends = input.match_indices("COMMIT\n").map(|(at, end)| at + end.len());
                 let ends: Vec<usize> = [0].into_iter().chain(ends).collect();
                 let end = ends[tables % ends.len()];
-                self.seen.insert(match end {
+                self.happened.seen.insert(match end {
                     0 => "a process ended before a commit",
                     end if end == input.len() => "a process ended after a commit",
                     _ => "a process ended between two tables",
@@ -168,19 +136,22 @@ impl World {
             }
             Some(Fault::Overtaken(number)) => {
                 self.damage(number);
-                self.is_unreported = true;
+                self.happened.is_unreported = true;
             }
             Some(Fault::Lost) | None => {}
         }
         if let Err(line) = self.restore(family, input) {
             let text = input.lines().nth(line - 1);
-            assert!(self.is_damaged || self.has_met_faults, "{text:?} is refused:\n{input}");
-            self.seen.insert("a sync of changes met a damage");
+            assert!(
+                self.happened.is_damaged || self.happened.has_met_faults,
+                "{text:?} is refused:\n{input}"
+            );
+            self.happened.seen.insert("a sync of changes met a damage");
             return Ok(refused(line));
         }
         match fault {
             Some(Fault::Lost) => {
-                self.seen.insert("an answer was lost");
+                self.happened.seen.insert("an answer was lost");
                 Err(ToolError::TimedOut {
                     program: "iptables-restore".to_owned(),
                     arguments: String::new(),
@@ -196,11 +167,11 @@ impl World {
         self.reads += 1;
         match self.unreadable.take() {
             Some(is_incompatible) => {
-                self.has_met_faults = true;
+                self.happened.has_met_faults = true;
                 if !is_incompatible {
                     return Ended { status: 1, text: "interrupted".to_owned() };
                 }
-                self.seen.insert("a table could not be shown");
+                self.happened.seen.insert("a table could not be shown");
                 let text = "# Table `nat' is incompatible, use 'nft' tool.\n".to_owned();
                 Ended { status: 0, text }
             }
@@ -230,7 +201,7 @@ impl Machine for Programs {
         input: &str,
     ) -> Result<Ended, ToolError> {
         let mut world = lock(&self.0);
-        if world.process != self.1 || world.has_crashed {
+        if world.happened.process != self.1 || world.happened.has_crashed {
             return Err(gone());
         }
         match program {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -11,7 +11,7 @@ use switchyard_core::{
     model::ServiceName,
     objects::{Event, Kind, Object, ObjectKey},
     runner::Input,
-    testing::{Builder, NODE, service},
+    testing::{Builder, NODE, service, simulation::lock},
 };
 use switchyard_sources::kube::{Pacer, RequestPace, Timing, WatchHealth, testing, watch_all};
 use tokio::{
@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::world::{World, lock};
+use super::world::World;
 
 /// The backups that are kept, of the objects before each change.
 const BACKUPS: usize = 6;
@@ -226,7 +226,7 @@ pub(super) fn start_source(
     let (world, record) = (world.clone(), told.clone());
     tasks.spawn(async move {
         while let Some(event) = events.recv().await {
-            let removes = record.lock().unwrap_or_else(PoisonError::into_inner).take(&event);
+            let removes = lock(&record).take(&event);
             lock(&world).note_told(&event, removes);
             // A runner that has ended takes no more.
             let _ = inputs.send(event.into()).await;

@@ -2,8 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    ops::ControlFlow,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -12,18 +11,17 @@ use switchyard_core::{
     model::ServiceName,
     objects::{Event, Kind, ObjectKey},
     proxier::{Profile, Proxier, ProxierError, SyncReport},
-    state::State,
+    testing::simulation::{Happenings, lock},
     transition::Transition,
 };
-
 use switchyard_kernel::{
     netlink::Error,
     nftables::{
-        ChainBase, CommitStats, ElementDump, Elements, Family, Refusal, SetDef, Table, TableDump,
-        Transaction, Transport, TransportError, testing::Kernel,
+        ChainBase, CommitStats, Elements, Family, Refusal, Table, Transaction, Transport,
+        TransportError,
+        testing::{InterceptingTransport, Kernel},
     },
 };
-
 use tokio::time::{Instant, sleep};
 
 use super::super::super::{NftProxier, last_synced::LastSynced};
@@ -46,22 +44,11 @@ pub(super) enum Fault {
 #[derive(Default)]
 pub(super) struct World {
     pub(super) kernel: Kernel,
-    /// The number of the process that lives; the transports of others do nothing.
-    pub(super) process: usize,
-    /// The commits until the next fault.
-    pub(super) faults: Vec<(usize, Fault)>,
+    pub(super) happened: Happenings<Fault>,
     pub(super) unreadable: bool,
-    pub(super) has_crashed: bool,
     /// The commits of this process since its sync began.
     pub(super) commits: usize,
     pub(super) reads: usize,
-    /// The events that have happened, of those that sometimes should.
-    pub(super) seen: BTreeSet<&'static str>,
-    /// Whether another program's change is still to be reported.
-    pub(super) is_unreported: bool,
-    /// Whether the kernel may hold something else than was synced.
-    pub(super) is_damaged: bool,
-    pub(super) has_met_faults: bool,
     /// Whether the API server was restored from a backup, and nothing was listed since.
     pub(super) is_restored: bool,
     /// The Services that were removed and are still served, since when, and whether a list was
@@ -76,10 +63,6 @@ pub(super) struct World {
     /// The numbers of what the backend remembers after its last sync.
     pub(super) remembered: [usize; 4],
 }
-
-/// A transport of one process.
-#[derive(Clone)]
-pub(super) struct Faulty(pub(super) Arc<Mutex<World>>, pub(super) usize);
 
 /// The backend of one process, whose syncs take simulated time.
 pub(super) struct Slow(pub(super) NftProxier, pub(super) Arc<Mutex<World>>);
@@ -104,19 +87,15 @@ impl Proxier for Slow {
     }
 }
 
-pub(super) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl World {
     /// Records an event of the source, which may remove objects: a Service is removed, or back.
     pub(super) fn note_told(&mut self, event: &Event, removes: bool) {
         if let Event::Replace { .. } = event {
             if removes {
-                self.seen.insert("a list lacked what was known");
+                self.happened.seen.insert("a list lacked what was known");
             }
             if std::mem::take(&mut self.is_restored) {
-                self.seen.insert("a list was older than what came before");
+                self.happened.seen.insert("a list was older than what came before");
             }
         }
         let service = |key: &ObjectKey| ServiceName::new(&key.namespace, &key.name);
@@ -136,29 +115,6 @@ impl World {
             }
             _ => {}
         }
-    }
-
-    /// Records that a state was synced, perhaps of a part of a list. Returns the Service that is
-    /// served for too long.
-    pub(super) fn note_synced(&mut self, state: &State, is_part: bool) -> Option<String> {
-        self.is_in_list = is_part;
-        self.served = state.service_ports.keys().map(|id| id.name.service.clone()).collect();
-        let served = &self.served;
-        let gone = self.removals.extract_if(|service, _| !served.contains(service));
-        let gone: Vec<_> = gone.collect();
-        // The sync that goes on, the longest pause, and the next sync.
-        let limit = 3 * self.sync_takes + Duration::from_secs(1);
-        let mut late = None;
-        for (service, (since, was_in_list)) in gone {
-            if was_in_list && is_part {
-                self.seen.insert("a removal came before the end of a list");
-            }
-            let took = since.elapsed();
-            if took > limit && !self.has_met_faults && !self.is_damaged {
-                late = Some(format!("{service} is served for {took:?} after its removal"));
-            }
-        }
-        late
     }
 
     /// Changes a table as another program may do: deletes the table, empties a chain, or takes an
@@ -189,7 +145,7 @@ impl World {
         self.kernel.commit_of_other(&transaction).expect("what is there can be deleted");
         // What others do, packets may suffer from.
         self.kernel.take_history();
-        self.is_damaged = true;
+        self.happened.is_damaged = true;
     }
 }
 
@@ -237,44 +193,56 @@ impl World {
         };
         self.kernel.commit_of_other(&transaction).expect("the kernel takes another layout");
         self.kernel.take_history();
-        self.is_damaged = true;
-        self.seen.insert(what);
+        self.happened.is_damaged = true;
+        self.happened.seen.insert(what);
     }
 }
 
-impl Faulty {
-    fn alive(&self) -> Result<MutexGuard<'_, World>, TransportError> {
-        let world = lock(&self.0);
-        match world.process == self.1 && !world.has_crashed {
-            true => Ok(world),
-            false => Err(Error::NoAnswer.into()),
+/// The world of the process of this number, which lives.
+fn alive(world: &Mutex<World>, process: usize) -> Result<MutexGuard<'_, World>, TransportError> {
+    let world = lock(world);
+    match world.happened.process == process && !world.happened.has_crashed {
+        true => Ok(world),
+        false => Err(Error::NoAnswer.into()),
+    }
+}
+
+/// The transport of a process.
+pub(super) fn transport(world: &Arc<Mutex<World>>, process: usize) -> InterceptingTransport {
+    let (kernel, at_read, world) = (lock(world).kernel.clone(), world.clone(), world.clone());
+    let commits = move |kernel: &mut dyn Transport, transaction: &Transaction| {
+        alive(&world, process)?.commit(kernel, transaction)
+    };
+    InterceptingTransport::committing(Box::new(kernel), commits).reading(move |_, set| {
+        let mut world = alive(&at_read, process)?;
+        if set.is_some() {
+            return Ok(());
         }
-    }
+        world.reads += 1;
+        if std::mem::take(&mut world.unreadable) {
+            world.happened.has_met_faults = true;
+            world.happened.seen.insert("a read was interrupted");
+            return Err(Error::Interrupted.into());
+        }
+        Ok(())
+    })
 }
 
-impl Transport for Faulty {
-    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
-        let mut world = self.alive()?;
+impl World {
+    fn commit(
+        &mut self,
+        kernel: &mut dyn Transport,
+        transaction: &Transaction,
+    ) -> Result<CommitStats, TransportError> {
         if transaction.is_empty() {
             return Ok(CommitStats::default());
         }
-        let mut kernel = world.kernel.clone();
-        let fault = world.faults.first_mut().and_then(|(left, fault)| match *left {
-            0 => Some(*fault),
-            _ => {
-                *left -= 1;
-                None
-            }
-        });
-        if fault.is_some() {
-            world.faults.remove(0);
-            world.has_met_faults = true;
-        }
+        let fault = self.happened.next_fault();
         let crash = |world: &mut World, what| {
-            world.has_crashed = true;
-            world.seen.insert(what);
+            world.happened.has_crashed = true;
+            world.happened.seen.insert(what);
             if world.commits > 0 {
-                world.seen.insert("a process ended between two commits of a sync");
+                world.happened.seen.insert("a process ended between two commits of a sync");
             }
             Err(Error::NoAnswer.into())
         };
@@ -290,71 +258,35 @@ impl Transport for Faulty {
                 return Err(TransportError::Refused(refusal, Vec::new()));
             }
             Some(Fault::Crash(false)) => {
-                return crash(&mut world, "a process ended before a commit");
+                return crash(self, "a process ended before a commit");
             }
             Some(Fault::Overtaken(number)) => {
-                world.damage(number);
-                world.is_unreported = true;
+                self.damage(number);
+                self.happened.is_unreported = true;
             }
             Some(Fault::Lost | Fault::Crash(true)) | None => {}
         }
         let result = kernel.commit(transaction);
         if matches!(result, Err(TransportError::Conflict)) {
-            world.seen.insert("a commit conflicted");
+            self.happened.seen.insert("a commit conflicted");
         }
         if let Err(error) = &result
-            && !world.is_damaged
-            && !world.has_met_faults
+            && !self.happened.is_damaged
+            && !self.happened.has_met_faults
         {
             panic!("the kernel refuses what no fault explains: {error}\n{transaction}");
         }
-        world.commits += 1;
-        if world.commits == 3 {
-            world.seen.insert("a sync had three transactions");
+        self.commits += 1;
+        if self.commits == 3 {
+            self.happened.seen.insert("a sync had three transactions");
         }
         match fault {
             Some(Fault::Lost) => {
-                world.seen.insert("an answer was lost");
+                self.happened.seen.insert("an answer was lost");
                 Err(Error::NoAnswer.into())
             }
-            Some(Fault::Crash(true)) => crash(&mut world, "a process ended after a commit"),
+            Some(Fault::Crash(true)) => crash(self, "a process ended after a commit"),
             _ => result,
         }
-    }
-
-    fn read(
-        &mut self,
-        table: &Table,
-        elements: Elements,
-    ) -> Result<Option<TableDump>, TransportError> {
-        let mut world = self.alive()?;
-        world.reads += 1;
-        if std::mem::take(&mut world.unreadable) {
-            world.has_met_faults = true;
-            world.seen.insert("a read was interrupted");
-            return Err(Error::Interrupted.into());
-        }
-        world.kernel.clone().read(table, elements)
-    }
-
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        self.alive()?.kernel.clone().read_elements(table, set)
-    }
-
-    fn scan_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
-    ) -> Result<bool, TransportError> {
-        self.alive()?.kernel.clone().scan_elements(table, set, visit)
-    }
-
-    fn port(&self) -> Option<u32> {
-        Some(u32::MAX)
     }
 }
