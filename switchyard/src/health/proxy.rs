@@ -210,12 +210,14 @@ impl ProxyHealth {
 
 impl Observer for ProxyHealth {
     fn on_event(&self, event: &EngineEvent<'_>) {
+        // Of tokio, as tests simulate time.
+        let now = tokio::time::Instant::now().into_std();
         match event {
-            EngineEvent::SyncRequested => self.sync_requested(Instant::now()),
+            EngineEvent::SyncRequested => self.sync_requested(now),
             EngineEvent::ResyncRequested => self.externally_changed(),
             EngineEvent::Synced(outcome) => {
                 let is_programmed = |family| outcome.change.programs(family);
-                self.synced(Timestamp::now(), Instant::now(), is_programmed);
+                self.synced(Timestamp::now(), now, is_programmed);
             }
             EngineEvent::SyncFailed { .. } => self.sync_failed(),
             EngineEvent::NodeEligible(is_eligible) => self.set_node_eligible(*is_eligible),

@@ -16,8 +16,10 @@ use std::{
 };
 
 use proptest::{collection::vec, prelude::*, sample::select};
+use switchyard::health::{HealthReport, ProxyHealth};
 use switchyard_core::{
     config::NodeConfig,
+    model::IpFamily,
     objects::{Event, Kind},
     proxier::ExternalChange,
     runner::{Input, Runner, RunnerConfig},
@@ -29,7 +31,11 @@ use switchyard_core::{
 };
 use switchyard_kernel::nftables::{Family, Table, testing::Ruleset};
 use switchyard_sources::kube::WatchHealth;
-use tokio::{sync::mpsc, task::JoinSet, time::sleep};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use self::{
     cluster::{Cluster, TROUBLES, Told},
@@ -42,7 +48,8 @@ use super::{
 use crate::layout::names::KUBE_PROXY;
 
 /// The events that a run of all stories must have seen, besides each trouble of the API server.
-const SOMETIMES: [&str; 16] = [
+const SOMETIMES: [&str; 17] = [
+    "a healthy process was checked",
     "an answer was lost",
     "a process ended before a commit",
     "a process ended after a commit",
@@ -67,6 +74,9 @@ const CASES: u32 = 128;
 /// The longest time, after all troubles have ended, until everything is as it should be: a source
 /// whose resource the server did not have asks again after 300 s.
 const CONVERGED: Duration = Duration::from_secs(420);
+
+/// The time after which a change that waits makes a process unhealthy.
+const UNHEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// The most requests of a source in an hour in which nothing happens: a watch lasts 300 s at least.
 const REQUESTS_AN_HOUR: usize = 4 * 13;
@@ -153,7 +163,9 @@ struct Process {
     tasks: JoinSet<()>,
     judge: Arc<Judge<World>>,
     told: Arc<Mutex<Told>>,
-    health: WatchHealth,
+    watches: WatchHealth,
+    /// What `/healthz` reports.
+    health: Arc<ProxyHealth>,
 }
 
 impl Process {
@@ -170,25 +182,53 @@ impl Process {
             world.happened.process
         };
         let judge = Judge::new(world);
+        let health = Arc::new(ProxyHealth::new(UNHEALTHY_AFTER));
+        health.started(&IpFamily::ALL, Default::default());
+        let observer = Arc::new((judge.clone(), health.clone()));
         // Every other process divides whatever it can.
         let undivided = if number.is_multiple_of(2) { 0 } else { UNDIVIDED };
         let proxier = Slow(proxier(world::transport(world, number), undivided), world.clone());
         let tracker = Tracker::new(config.clone());
         let timing = RunnerConfig::default();
-        let runner = Runner::new(tracker, Box::new(proxier), timing, judge.clone()).watched(true);
+        let runner = Runner::new(tracker, Box::new(proxier), timing, observer).watched(true);
         let (inputs, received) = mpsc::channel(64);
         let addresses = local_addresses().into_iter().collect();
         let _ = inputs.send(Input::InterfaceAddresses(addresses)).await;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { drop(runner.run(received, std::future::pending()).await) });
         let server = &cluster.server;
-        let (told, health) = cluster::start_source(&mut tasks, world, server, inputs.clone());
-        Self { inputs, tasks, judge, told, health }
+        let (told, watches) = cluster::start_source(&mut tasks, world, server, inputs.clone());
+        Self { inputs, tasks, judge, told, watches, health }
     }
 
     async fn send(&self, input: Input) {
         // A process that has crashed takes no more inputs.
         let _ = self.inputs.send(input).await;
+    }
+
+    /// The health, if changes may wait for so long.
+    fn health(&self, patience: Duration) -> HealthReport {
+        self.health.set_timeout(patience);
+        self.health.report(Instant::now().into_std())
+    }
+
+    /// Returns how the health is wrong, unless another program's change is still to be found.
+    /// Without faults it is good; and where nothing waits and all is well, packets find what was
+    /// synced.
+    fn wrong_health(&self, world: &mut World) -> Option<String> {
+        if world.happened.is_damaged || world.happened.has_crashed {
+            return None;
+        }
+        let report = self.health(UNHEALTHY_AFTER);
+        if !report.healthy() && !world.happened.explain_failure() {
+            return Some(format!("unhealthy without a cause: {report:?}"));
+        }
+        let report = self.health(Duration::ZERO);
+        let synced = self.judge.reports().synced.clone().filter(|_| report.healthy())?;
+        world.happened.seen.insert("a healthy process was checked");
+        let present = [world.kernel.ruleset()];
+        let wrong = self.judge.follow_packets(&present, None, &synced).err()?;
+        Some(format!("healthy, but {wrong}"))
     }
 }
 
@@ -261,6 +301,9 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
             Step::Quiet(milliseconds) => sleep(Duration::from_millis(milliseconds)).await,
         }
         sleep(Duration::from_millis(20)).await;
+        if !restarts {
+            problems.extend(process.wrong_health(&mut lock(&world)));
+        }
         if std::mem::take(&mut lock(&world).happened.is_unreported) {
             process.send(Input::ExternallyChanged(ExternalChange::Changed { by: None })).await;
         }
@@ -271,7 +314,7 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
             lock(&world).kernel.take_history();
             process = Process::start(&world, &config, &cluster).await;
         }
-        problems.extend(cluster.wrong_health(&process.health));
+        problems.extend(cluster.wrong_health(&process.watches));
     }
     // Everything is as it should be soon, whatever happened.
     cluster.mend();
@@ -292,9 +335,9 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
         told.events.clone()
     };
     for kind in Kind::ALL {
-        let heard = process.health.heard(kind);
+        let heard = process.watches.heard(kind);
         let is_heard = heard.is_some_and(|heard| heard < Duration::from_secs(90));
-        assert!(is_heard && process.health.is_synced(kind), "{kind} was heard from {heard:?} ago");
+        assert!(is_heard && process.watches.is_synced(kind), "{kind} was heard from {heard:?} ago");
     }
     final_objects(&told).into_iter().for_each(|object| drop(tracker.apply(Event::Apply(object))));
     tracker.resolve();
@@ -306,6 +349,7 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
         assert_invariants(last);
         assert_eq!(last, tracker.state(), "what was synced is what is known");
         let present = [lock(&world).kernel.ruleset()];
+        assert!(process.health(UNHEALTHY_AFTER / 10).healthy(), "nothing has waited for long");
         process
             .judge
             .follow_packets(&present, None, last)
