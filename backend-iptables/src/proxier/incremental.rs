@@ -1,7 +1,7 @@
 //! A sync of changes alone, which trusts that the kernel holds what was synced.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     hash::Hash,
 };
 
@@ -101,7 +101,7 @@ impl Update {
     fn compare_chains(&mut self, old: Vec<Chain>, new: Vec<Chain>) {
         let rules = |chains: &[Chain]| chains.iter().map(|c| c.rules.len() as i64).sum::<i64>();
         self.changes.count_owned(Table::Nat, rules(&new) - rules(&old));
-        let mut old: HashMap<String, Vec<String>> =
+        let mut old: BTreeMap<String, Vec<String>> =
             old.into_iter().map(|chain| (chain.name, chain.rules)).collect();
         for chain in new {
             if old.remove(&chain.name).as_ref() != Some(&chain.rules) {

@@ -5,7 +5,7 @@
 //! ports need, chains that are not deleted yet, and maps of clients with an earlier timeout.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Instant,
 };
@@ -40,7 +40,7 @@ pub(crate) struct SyncedTable {
     pub(crate) counts: HashMap<(TableSet, Key), i64>,
     pub(crate) lb_chains: BTreeSet<LbChain>,
     /// Empty chains without a jump to them, and since when they are unused.
-    pub(crate) stale_chains: HashMap<ChainName, Instant>,
+    pub(crate) stale_chains: BTreeMap<ChainName, Instant>,
 }
 
 /// The memory of a sync that succeeds.

@@ -578,10 +578,7 @@ fn concerns_elements(error: &TransportError) -> bool {
 pub fn render(config: &NftConfig, state: &State) -> Transaction {
     let swept = PerFamily { v4: true, v6: true };
     let have = Have::Read { dumps: &PerFamily::default(), last: None, swept };
-    let (mut changes, _) = plan(config, state, have);
-    for changes in [&mut changes.v4, &mut changes.v6] {
-        changes.sort_elements();
-    }
+    let (changes, _) = plan(config, state, have);
     let (mut parts, _) = Parts::new(config, changes, state, usize::MAX);
     parts.next().map(|(_, transaction)| transaction).unwrap_or_default()
 }

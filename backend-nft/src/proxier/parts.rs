@@ -83,7 +83,10 @@ impl Parts {
         let mut report = SyncReport::default();
         let PerFamily { v4, v6 } = &changes;
         let divides = v4.elements() + v6.elements() > undivided;
-        for (family, changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
+        for (family, mut changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
+            if !divides {
+                changes.sort_elements();
+            }
             let (added, removed) = changes.counts();
             report.added += added;
             report.removed += removed;
