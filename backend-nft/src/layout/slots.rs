@@ -139,6 +139,8 @@ pub(crate) struct Allocation {
     /// Whether the order depends on earlier pools. If not, it follows from the pool and its
     /// algorithm.
     is_historic: bool,
+    /// The number of slots before, if rules of before may select one of them for any frontend.
+    earlier: usize,
 }
 
 impl Allocation {
@@ -151,7 +153,7 @@ impl Allocation {
         } else {
             shares(pool).map(|shares| interleaved(&shares).into())
         };
-        Self { pool: pool.clone(), order, is_historic: false }
+        Self { pool: pool.clone(), order, is_historic: false, earlier: 0 }
     }
 
     /// Puts the endpoints of `pool` into slots. `before` is the previous order: an endpoint that is
@@ -210,8 +212,13 @@ impl Allocation {
     }
 
     /// The addresses, slot by slot.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + Clone + '_ {
         (0..self.len()).filter_map(|slot| self.address(slot))
+    }
+
+    /// The slots behind the last one that rules of before may select, with endpoints that are left.
+    pub(crate) fn passing(&self) -> impl Iterator<Item = (usize, SocketAddr)> + '_ {
+        (self.len()..self.earlier).zip(self.addresses().cycle())
     }
 
     fn indexes(&self) -> impl Iterator<Item = u32> + '_ {
@@ -233,14 +240,18 @@ impl Allocations {
         Self { cluster: natural(PoolKind::Cluster), local: natural(PoolKind::Local) }
     }
 
-    /// Puts the endpoints of `port` into slots: each endpoint into its slot of `before` if
-    /// possible.
+    /// Puts the endpoints of `port`, which may have chains of its own, into slots: each endpoint
+    /// into its slot of `before` if possible.
     pub(crate) fn follow(
         port: &ResolvedServicePort,
+        has_chains: bool,
         mut before: impl FnMut(PoolKind) -> Vec<SocketAddr>,
     ) -> Self {
-        let mut follow =
-            |kind| Allocation::follow(before(kind), port.pool(kind), port.lb_algorithm);
+        let mut follow = |kind| {
+            let before = before(kind);
+            let earlier = if has_chains { before.len() } else { 0 };
+            Allocation { earlier, ..Allocation::follow(before, port.pool(kind), port.lb_algorithm) }
+        };
         Self { cluster: follow(PoolKind::Cluster), local: follow(PoolKind::Local) }
     }
 

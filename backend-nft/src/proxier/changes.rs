@@ -39,6 +39,8 @@ pub(crate) struct Changes {
     pub(crate) rules: Vec<ChainRules>,
     pub(crate) delete_elements: BTreeMap<TableSet, Vec<Key>>,
     pub(crate) add_elements: BTreeMap<TableSet, Vec<Element>>,
+    /// Elements that are added, and deleted at the end.
+    pub(crate) passing: BTreeMap<TableSet, Vec<Key>>,
     /// Elements of sets of single Service ports.
     pub(crate) delete_port_elements: Vec<(Arc<SetDef>, Vec<Key>)>,
     pub(crate) add_port_elements: Vec<(Arc<SetDef>, Vec<Element>)>,
@@ -94,13 +96,17 @@ impl Changes {
     /// from before the commit, but finds the elements from after it. So chains are added before
     /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of
     /// a pool go last: a packet that was sent to `lb/4` just before the commit may select slot 3
-    /// just after it. A frontend that moves to a set that is looked up earlier is in both for a
+    /// just after it. So may a packet to a frontend that gets another pool, whose chain exists and
+    /// is to select fewer slots: these pass. A frontend that moves to a set that is looked up earlier is in both for a
     /// while: a packet may have passed the rule for the one, and not come to that for the other.
     /// Hairpin connections are masqueraded as long as packets may have been translated.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus();
         last.delete_elements.extend(self.take_moved_frontends());
+        for (set, keys) in std::mem::take(&mut self.passing) {
+            last.delete_elements.entry(set).or_default().extend(keys);
+        }
         // A new table has no traffic yet. Sets cannot be made anew while rules use them.
         if self.table == TableChange::Keep && !self.replaces_sets() {
             let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
@@ -174,8 +180,9 @@ impl Changes {
         moved
     }
 
-    /// Sorts added elements by their keys, for readers.
+    /// Sorts elements by their keys: what is sent is always the same then.
     pub(crate) fn sort_elements(&mut self) {
+        self.delete_elements.values_mut().for_each(|keys| keys.sort_unstable());
         for elements in self.add_elements.values_mut() {
             elements.sort_unstable_by_key(|element| element.key);
         }

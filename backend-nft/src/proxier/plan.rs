@@ -215,7 +215,9 @@ impl<'a> Plan<'a> {
     ) {
         let earlier = earlier.map(|(earlier, _)| earlier);
         let objects = service_port::objects(port, &self.context, earlier);
-        let allocations = Allocations::follow(port, |kind| before(&objects.slots, kind));
+        let has_chains = service_port::has_chains(port);
+        let allocations =
+            Allocations::follow(port, has_chains, |kind| before(&objects.slots, kind));
         let table = self.update.tables.get_mut(self.context.family.into());
         for element in &objects.counted {
             *table.counts.entry(*element).or_default() += 1;
@@ -401,6 +403,11 @@ fn compare_slots(
             if let Some(is) = is {
                 changes.add_element(slots.map, slots.element(slot as u32, is));
             }
+        }
+        // An element of after may lead a frontend of another pool to these by rules of before.
+        for (slot, endpoint) in wanted.passing().filter(|_| known.is_none()) {
+            changes.add_element(slots.map, slots.element(slot as u32, endpoint));
+            changes.passing.entry(slots.map).or_default().push(slots.key.slot(slot as u32));
         }
         for slot in known.iter().flat_map(|known| known.from(wanted.len())) {
             changes.delete_element(slots.map, slots.key.slot(slot));

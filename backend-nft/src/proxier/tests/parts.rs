@@ -188,7 +188,9 @@ fn a_pool_gets_a_frontend_when_its_chain_has_fewer_slots() {
     let transactions = node.sync([turns.apply(), endpoints(&[1, 2], NODE)]);
     let rewritten = rewriting(&transactions);
     assert_eq!(rewritten.len(), 1);
-    assert_eq!(places(&transactions, |made| is_about(made, "203.0.113.1")), rewritten);
+    let frontend = places(&transactions, |made| is_about(made, "203.0.113.1"));
+    // Slots that rules of before may select are there for a while.
+    assert_eq!(frontend, [rewritten[0], transactions.len() - 1]);
 }
 
 #[test]
