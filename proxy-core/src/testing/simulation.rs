@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// What happens to a kernel and to the processes that program it, with faults of type `F`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Happenings<F> {
     /// The number of the process that lives; what is left of others does nothing.
     pub process: usize,
@@ -37,20 +37,6 @@ pub struct Happenings<F> {
     pub is_damaged: bool,
     /// Whether any fault was met.
     pub has_met_faults: bool,
-}
-
-impl<F> Default for Happenings<F> {
-    fn default() -> Self {
-        Self {
-            process: 0,
-            faults: Vec::new(),
-            seen: BTreeSet::new(),
-            has_crashed: false,
-            is_unreported: false,
-            is_damaged: false,
-            has_met_faults: false,
-        }
-    }
 }
 
 impl<F> Happenings<F> {

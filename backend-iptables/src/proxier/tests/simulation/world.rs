@@ -20,13 +20,14 @@ const THEIRS: &str = "*filter\n:THEIRS - [0:0]\n-A THEIRS -s 192.0.2.77/32 -j DR
                       -A POSTROUTING -j THEIRS\nCOMMIT\n";
 
 /// A fault that a restore meets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Fault {
     /// This line is refused, and its table with it.
     Refused(usize),
     /// Another program keeps the lock.
     Locked,
     /// The tables change, and the program is killed before it reports that.
+    #[default]
     Lost,
     /// Another program changes the tables just before.
     Overtaken(usize),

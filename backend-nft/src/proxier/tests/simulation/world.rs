@@ -28,11 +28,12 @@ use super::super::super::{NftProxier, last_synced::LastSynced};
 use crate::layout::names::KUBE_PROXY;
 
 /// A fault that a commit meets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Fault {
     /// An operation is refused for this reason; without a number, the commit as a whole is.
     Refused(Option<usize>, i32),
     /// The commit takes effect, and the answer is lost.
+    #[default]
     Lost,
     /// Another program changes the tables just before.
     Overtaken(usize),
