@@ -97,9 +97,10 @@ impl Changes {
     /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of
     /// a pool go last: a packet that was sent to `lb/4` just before the commit may select slot 3
     /// just after it. So may a packet to a frontend that gets another pool, whose chain exists and
-    /// is to select fewer slots: these pass. A frontend that moves to a set that is looked up earlier is in both for a
-    /// while: a packet may have passed the rule for the one, and not come to that for the other.
-    /// Hairpin connections are masqueraded as long as packets may have been translated.
+    /// is to select fewer slots: these pass. A frontend that moves to a set that is looked up
+    /// earlier is in both for a while: a packet may have passed the rule for the one, and not come
+    /// to that for the other. Hairpin connections are masqueraded as long as packets may have been
+    /// translated.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus();

@@ -20,7 +20,7 @@ use crate::{
     state::State,
 };
 
-/// What happens to a kernel and to the processes that program it, with faults of type `F`.
+/// The fortunes of a kernel and of the processes that program it, with faults of type `F`.
 #[derive(Debug, Default)]
 pub struct Happenings<F> {
     /// The number of the process that lives; what is left of others does nothing.
@@ -57,7 +57,7 @@ impl<F> Happenings<F> {
     }
 }
 
-/// What has happened where packets of a change went to endpoints all the while.
+/// The name of a change whose packets went to endpoints all the while.
 pub const SERVED_ALL_THE_WHILE: &str = "packets of a change went to endpoints all the while";
 
 /// A kernel in memory, to which things happen.
@@ -72,7 +72,7 @@ pub trait World: Send + 'static {
     /// Whether faults may leave something that the next sync reports as drift.
     const FAULTS_LEAVE_DRIFT: bool;
 
-    /// What has happened.
+    /// The things that have happened.
     fn happenings(&mut self) -> &mut Happenings<Self::Fault>;
 
     /// Returns the states since the last call, the first one then, and begins again.
@@ -109,7 +109,7 @@ pub struct Reports {
     pub synced: Option<State>,
     /// The number of syncs that began.
     pub started: usize,
-    /// What was wrong.
+    /// The things that were wrong.
     pub problems: Vec<String>,
     /// Whether the last sync programmed both families.
     is_whole: bool,

@@ -164,7 +164,7 @@ struct Process {
     judge: Arc<Judge<World>>,
     told: Arc<Mutex<Told>>,
     watches: WatchHealth,
-    /// What `/healthz` reports.
+    /// The health that `/healthz` reports.
     health: Arc<ProxyHealth>,
 }
 
