@@ -15,14 +15,6 @@ fn another_endpoint_serves_if_one_does_not_answer() {
 }
 
 #[test]
-fn a_connection_that_no_endpoint_takes_is_reset() {
-    let forwarder = forwarder(|_| {});
-    expect_reset(&mut connect(serve(&forwarder, "empty", &[])));
-    expect_reset(&mut connect(serve(&forwarder, "refusing", &[refusing(), refusing()])));
-    until("the connections end", || forwarder.usage().connections == 0);
-}
-
-#[test]
 fn an_endpoint_that_is_alone_is_tried_again() {
     let timeouts = vec![Duration::from_millis(20), PATIENCE];
     let forwarder = forwarder(|config| config.connect_timeouts = timeouts);
