@@ -119,26 +119,38 @@ impl Socket {
     /// Sends a batch and collects the answers, all of which are there when `send` returns.
     ///
     /// Returns the messages that the kernel refused. The message with sequence number `acked` must
-    /// ask for an acknowledgement ([`flags::ACK`]), which ends the answers.
+    /// ask for an acknowledgement ([`flags::ACK`]), which ends the answers. Of more refusals than the
+    /// receive buffer takes, it returns the first ones.
     pub fn batch(&mut self, messages: &[u8], acked: u32) -> Result<Vec<KernelError>, Error> {
         self.discard()?;
         self.send(messages)?;
         let mut errors = Vec::new();
-        let mut done = false;
-        while let Some(datagram) = self.receive()? {
+        let (mut done, mut lost) = (false, false);
+        loop {
+            let datagram = match self.receive() {
+                Ok(Some(datagram)) => datagram,
+                Ok(None) => break,
+                // It comes before the answers that there was room for.
+                Err(Error::Overrun) => {
+                    lost = true;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             for message in datagram {
                 match message.reply() {
                     Some(Reply::Ack(sequence)) if sequence == acked => done = true,
                     Some(Reply::Error(error)) => errors.push(error),
-                    Some(Reply::Overrun) => return Err(Error::Overrun),
+                    Some(Reply::Overrun) => lost = true,
                     _ => {}
                 }
             }
         }
-        if errors.is_empty() && !done {
-            return Err(Error::NoAnswer);
+        match errors.is_empty() {
+            true if lost => Err(Error::Overrun),
+            true if !done => Err(Error::NoAnswer),
+            _ => Ok(errors),
         }
-        Ok(errors)
     }
 
     /// Sends a request and hands every object of the answer to `each`, until the kernel

@@ -156,7 +156,27 @@ fn copied(bytes: &[u8], buffer: &mut [u8]) -> Option<usize> {
 #[cfg(test)]
 mod kernel_tests {
     use super::*;
-    use crate::{netlink::Socket, nftables};
+    use crate::{
+        netlink::{Socket, Writer, flags},
+        nftables,
+    };
+
+    /// The kernel says first that it had no room for more answers.
+    #[test]
+    fn refusals_that_there_was_room_for_are_not_lost_with_others() {
+        let mut answers = Writer::new();
+        answers.message(0xa00, 0, 0, |w| (0..2).for_each(|_| w.attribute(1, &[0; 40_000])));
+        let refusal = [&(-libc::EPERM).to_ne_bytes()[..], &[0; 16]].concat();
+        answers.message(message::NLMSG_ERROR, 0, 0, |w| w.raw(&refusal));
+        let answers = answers.as_slice().to_vec();
+        let mut batch = Writer::new();
+        batch.message(0xa00, flags::ACK, 1, |_| {});
+        let errors = replay(Traffic { answers, ..Traffic::default() }, || {
+            let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
+            socket.batch(batch.as_slice(), 1).unwrap()
+        });
+        assert_eq!(errors.iter().map(|error| error.errno).collect::<Vec<_>>(), [libc::EPERM]);
+    }
 
     #[test]
     fn a_record_is_answered_as_the_kernel_did() {
