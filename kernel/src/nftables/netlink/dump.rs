@@ -278,7 +278,8 @@ pub(super) fn scan_elements(
         for one in list.into_iter().flat_map(|list| list.nested()) {
             match read_element(one.nested()) {
                 Some(element) => is_over = visit(element).is_break(),
-                None => missed = true,
+                // One for all other keys, which another program has added, has none.
+                None => missed |= one.nested().find_kind(element::KEY).is_some(),
             }
             if is_over {
                 return Err(Error::Interrupted);

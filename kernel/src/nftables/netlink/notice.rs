@@ -102,6 +102,8 @@ fn read_changes(
             }
             // The receive buffer was too small, so that notifications were lost.
             Err(Error::Overrun) => {
+                // The end of its commit may be lost.
+                *pending = None;
                 note(Author::UNKNOWN, Touched { more: true, ..Touched::default() });
             }
             Err(error) => return Err(error),

@@ -201,6 +201,19 @@ fn elements_with_a_timeout_are_restored_with_the_time_that_remains() {
 }
 
 #[test]
+fn an_element_for_all_other_keys_is_passed_over_in_a_scan() {
+    in_namespace(|| {
+        support::netlink().commit(&support::everything()).unwrap();
+        Nft::installed().load("add element ip kube-proxy affinity { * : 192.0.2.1 . 80 }");
+        let affinity = support::Sets::new(Family::Ip).affinity;
+        let mut netlink = support::netlink();
+        let scanned = netlink
+            .scan_elements(&table(Family::Ip), &affinity, &mut |element| panic!("{element:?}"));
+        assert!(scanned.unwrap());
+    });
+}
+
+#[test]
 fn an_element_that_has_timed_out_is_missing() {
     in_namespace(|| {
         let (table, affinity) = (table(Family::Ip), support::Sets::new(Family::Ip).affinity);
