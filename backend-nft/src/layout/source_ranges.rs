@@ -39,7 +39,7 @@ pub(crate) fn set(name: &ServicePortName, family: Family) -> Arc<SetDef> {
 
 /// The ranges of a Service port, sorted and without overlaps; `None` if traffic may come from
 /// anywhere.
-fn all(port: &ResolvedServicePort) -> Option<&Arc<[IpNet]>> {
+pub(crate) fn all(port: &ResolvedServicePort) -> Option<&Arc<[IpNet]>> {
     port.frontends.iter().find_map(|frontend| frontend.allowed_sources.as_ref())
 }
 

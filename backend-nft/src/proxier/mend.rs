@@ -18,6 +18,7 @@ use crate::{
     layout::{
         Context, NftConfig,
         service_port::{self, PortObjects},
+        source_ranges,
         table::{self, TableSet},
     },
     monitor::Noted,
@@ -127,7 +128,9 @@ impl Mend<'_> {
         }
         let lb_chains = &self.last.tables.get(self.context.family.into()).lb_chains;
         let lb_chains = lb_chains.iter().map(|chain| chain.rules(self.context));
-        let of_ports = self.ports().filter(|port| service_port::has_chains(port));
+        let has_chains =
+            |port: &_| service_port::has_chains(port) || source_ranges::all(port).is_some();
+        let of_ports = self.ports().filter(|port| has_chains(port));
         let chains = table::chains(self.context).into_iter().chain(lb_chains);
         let chains = chains.chain(of_ports.flat_map(|port| self.objects(port).chains));
         let touched = chains.filter(|chain| names.contains(&chain.name));

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::json;
 use switchyard_core::{
     error::ErrorChain,
     model::IpFamily,
@@ -231,14 +232,21 @@ fn what_is_known_to_have_changed_is_repaired_without_reading() {
         });
         let mut node = Node::new(config(), proxier);
         let sticky = service("sticky", "10.96.0.2").port("", "TCP", 1);
-        node.sync([sticky.set("spec.sessionAffinity", "ClientIP").apply()]);
+        let guarded = service("guarded", "10.96.0.3").port("", "TCP", 1);
+        let guarded = guarded.set("spec.loadBalancerSourceRanges", json!(["192.0.2.0/24"]));
+        let guarded = guarded.set("status.loadBalancer.ingress", json!([{"ip": "198.51.100.7"}]));
+        let guarded = guarded.set("spec.type", "LoadBalancer");
+        node.sync([sticky.set("spec.sessionAffinity", "ClientIP").apply(), guarded.apply()]);
         node.sync(web());
         let mut monitor = node.proxier.monitor().expect("the kernel notifies");
         let healthy = ruleset();
+        let firewall = healthy
+            .split_whitespace()
+            .find(|word| word.starts_with("firewall-") && word.contains('/'));
         let slot = "tcp-endpoints { 10.96.0.1 . 80 . 1";
         let damages = [
             ("flush chain ip kube-proxy services".to_owned(), 1),
-            ("add rule ip6 kube-proxy lb/3 drop; flush set ip kube-proxy cluster-ips".into(), 3),
+            ("add rule ip6 kube-proxy lb/3 drop; flush set ip kube-proxy cluster-ips".into(), 4),
             (format!("delete element ip kube-proxy {slot} }}"), 1),
             // Another endpoint, and one too many.
             (
@@ -249,6 +257,7 @@ fn what_is_known_to_have_changed_is_repaired_without_reading() {
                 3,
             ),
             ("flush set ip kube-proxy hairpin-connections".into(), 1),
+            (format!("flush chain ip kube-proxy {}", firewall.expect("source ranges")), 1),
         ];
         for (damage, objects) in damages {
             nft(&damage);
