@@ -5,7 +5,8 @@ use std::{
     sync::Arc,
 };
 use switchyard_kernel::nftables::{
-    BaseChain, ChainName, Element, ElementDump, Key, SetDef, SetName, Table, Transaction,
+    BaseChain, ChainName, Element, ElementDump, Family, Key, OperationKind, SetDef, SetName, Table,
+    Transaction, TransportError,
 };
 
 use super::sweeper::Sweep;
@@ -60,6 +61,33 @@ impl Changes {
     /// Deletes an element.
     pub(crate) fn delete_element(&mut self, set: TableSet, key: Key) {
         self.delete_elements.entry(set).or_default().push(key);
+    }
+
+    /// Forgets the changes of elements of the table's sets that the kernel refuses.
+    pub(crate) fn forget_refused(
+        &mut self,
+        family: Family,
+        transaction: &Transaction,
+        error: &TransportError,
+    ) {
+        for refusal in error.refusals() {
+            let operation = transaction.operations().get(refusal.operation);
+            let (Some(operation), Some(key)) = (operation, refusal.element.as_deref()) else {
+                continue;
+            };
+            let is = |of: &TableSet, set: &SetDef| of.definition(family).name == set.name;
+            match &operation.kind {
+                OperationKind::AddElements(set, _) => {
+                    let added = self.add_elements.iter_mut().filter(|(of, _)| is(of, set));
+                    added.for_each(|(_, elements)| elements.retain(|element| element.key != *key));
+                }
+                OperationKind::DeleteElements(set, _) => {
+                    let deleted = self.delete_elements.iter_mut().filter(|(of, _)| is(of, set));
+                    deleted.for_each(|(_, keys)| keys.retain(|deleted| deleted != key));
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Changes elements of a set of a single Service port.

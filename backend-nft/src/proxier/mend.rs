@@ -2,7 +2,10 @@
 //! notifications of their commits alone. A comparison of everything takes far longer, and follows
 //! only where they do not name all.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+};
 
 use switchyard_core::{
     error::ErrorChain,
@@ -45,32 +48,47 @@ impl NftProxier {
         if let Some(generation) = self.mending.compared_at {
             touched.forget_until(generation);
         }
-        let (changes, is_all) = changes(config, &touched, last, before);
-        let mut report = SyncReport::default();
-        report.drift = drift::find(&changes, &PerFamily::default(), last);
-        let mut transaction = Transaction::new();
-        for (family, changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
-            let (added, removed) = changes.counts();
-            report.added += added;
-            report.removed += removed;
-            changes.append_to(&config.table(family), &mut transaction);
+        let (PerFamily { v4, v6 }, mut is_whole) = changes(config, &touched, last, before);
+        for (family, mut chains) in [(Family::Ip, v4), (Family::Ip6, v6)] {
+            let delete_elements = mem::take(&mut chains.delete_elements);
+            let add_elements = mem::take(&mut chains.add_elements);
+            is_whole &= self.repair(config, family, chains);
+            let elements = Changes { delete_elements, add_elements, ..Changes::default() };
+            is_whole &= self.repair(config, family, elements);
         }
-        if transaction.is_empty() {
-            return is_all;
-        }
-        match self.transport.commit(&transaction) {
-            Ok(stats) => {
-                report.bytes = stats.bytes;
-                report.messages = stats.operations;
-                report.commit = stats.commit;
-                self.mending.mended.add(report);
-                is_all
+        is_whole
+    }
+
+    /// Commits repairs, without those of elements that the kernel refuses: these were changed again,
+    /// which is yet to be reported, or was by this program. Returns false if that fails.
+    fn repair(&mut self, config: &NftConfig, family: Family, mut changes: Changes) -> bool {
+        let Some(last) = &self.last else { return false };
+        for _ in 0..2 {
+            let mut transaction = Transaction::new();
+            changes.clone().append_to(&config.table(family), &mut transaction);
+            if transaction.is_empty() {
+                return true;
             }
-            Err(error) => {
-                tracing::debug!(err = %ErrorChain(&error), "Not repaired before the comparison");
-                false
+            match self.transport.commit(&transaction) {
+                Ok(stats) => {
+                    let mut report = SyncReport::default();
+                    (report.added, report.removed) = changes.counts();
+                    report.bytes = stats.bytes;
+                    report.messages = stats.operations;
+                    report.commit = stats.commit;
+                    let mut found = PerFamily::default();
+                    *found.get_mut(family.into()) = changes;
+                    report.drift = drift::find(&found, &PerFamily::default(), last);
+                    self.mending.mended.add(report);
+                    return true;
+                }
+                Err(error) => {
+                    tracing::debug!(err = %ErrorChain(&error), "Not repaired without a comparison");
+                    changes.forget_refused(family, &transaction, &error);
+                }
             }
         }
+        false
     }
 }
 

@@ -258,10 +258,23 @@ fn what_is_known_to_have_changed_is_repaired_without_reading() {
             ),
             ("flush set ip kube-proxy hairpin-connections".into(), 1),
             (format!("flush chain ip kube-proxy {}", firewall.expect("source ranges")), 1),
+            // What was reported of some elements is true no more, and hinders no other repair.
+            (
+                format!(
+                    "flush chain ip kube-proxy services; delete element ip kube-proxy {slot} }}; \
+                     add element ip kube-proxy cluster-ips {{ 10.96.9.9 }}; \
+                     add element ip6 kube-proxy cluster-ips {{ fd00::99 }} then \
+                     delete element ip kube-proxy cluster-ips {{ 10.96.9.9 }}; \
+                     delete element ip6 kube-proxy cluster-ips {{ fd00::99 }}"
+                ),
+                2,
+            ),
         ];
         for (damage, objects) in damages {
-            nft(&damage);
+            let (reported, later) = damage.split_once("then").unwrap_or((&damage, ""));
+            nft(reported);
             node.runtime.block_on(monitor.externally_changed()).expect("a report");
+            nft(later);
             *seen.lock().expect("no panic") = None;
             node.tracker.request_repair();
             let drift = node.sync([]).drift;
