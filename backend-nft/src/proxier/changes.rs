@@ -20,6 +20,8 @@ pub(crate) enum TableChange {
     Keep,
     /// The table is added.
     Add,
+    /// The table exists and stays, and is dormant no more.
+    Wake,
     /// The table is deleted with everything in it, and made anew.
     Replace,
 }
@@ -240,7 +242,9 @@ impl Changes {
     pub(crate) fn append_to(self, table: &Table, transaction: &mut Transaction) {
         match self.table {
             TableChange::Keep => {}
-            TableChange::Add => transaction.add_table_with_comment(table, table_comment(table)),
+            TableChange::Add | TableChange::Wake => {
+                transaction.add_table_with_comment(table, table_comment(table));
+            }
             TableChange::Replace => {
                 transaction.delete_table(table);
                 transaction.add_table_with_comment(table, table_comment(table));

@@ -16,6 +16,7 @@ use crate::layout::table::TableSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ObjectChange<'a> {
     MakeTable,
+    WakeTable,
     ReplaceTable,
     MakeChain(&'a ChainName),
     EmptyChain(&'a ChainName),
@@ -58,9 +59,10 @@ pub(super) fn find_of_service(
         // What is taken away to be added anew is altered.
         let is_whole_or_has = |added| !found.contains(&added) || has(added);
         match *change {
-            ObjectChange::MakeTable | ObjectChange::ReplaceTable | ObjectChange::DeleteChain(_) => {
-                true
-            }
+            ObjectChange::MakeTable
+            | ObjectChange::WakeTable
+            | ObjectChange::ReplaceTable
+            | ObjectChange::DeleteChain(_) => true,
             ObjectChange::DeleteElement(set, key) => {
                 is_whole_or_has(ObjectChange::AddElement(set, key))
             }
@@ -115,6 +117,7 @@ fn objects(changes: &Changes) -> impl Iterator<Item = ObjectChange<'_>> {
     let table = match changes.table {
         TableChange::Keep => None,
         TableChange::Add => Some(ObjectChange::MakeTable),
+        TableChange::Wake => Some(ObjectChange::WakeTable),
         TableChange::Replace => Some(ObjectChange::ReplaceTable),
     };
     table
@@ -149,6 +152,7 @@ fn describe(family: Family, change: ObjectChange<'_>) -> String {
     };
     match change {
         ObjectChange::MakeTable => format!("the table {family} was missing"),
+        ObjectChange::WakeTable => format!("the table {family} was dormant"),
         ObjectChange::ReplaceTable => format!("the table {family} had another structure"),
         ObjectChange::MakeChain(name) => format!("the chain {family} {name} was missing"),
         ObjectChange::EmptyChain(name) => format!("the chain {family} {name} had other rules"),

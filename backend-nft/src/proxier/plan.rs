@@ -183,7 +183,8 @@ impl<'a> Plan<'a> {
         let (known, table, restore) = match dump {
             None => (known, TableChange::Add, Vec::new()),
             Some(dump) if is_repairable(self.config, &self.want, dump) => {
-                (known, TableChange::Keep, clients::of_upstream(&self.want.pools, dump))
+                let table = if dump.dormant { TableChange::Wake } else { TableChange::Keep };
+                (known, table, clients::of_upstream(&self.want.pools, dump))
             }
             Some(_) => (Known::default(), TableChange::Replace, Vec::new()),
         };

@@ -24,7 +24,7 @@ use switchyard_kernel::nftables::{
 };
 use switchyard_nft::{NftConfig, NftProxier};
 
-use crate::common::{Node, config, in_namespace, nft, ruleset, start, web, web_slice};
+use crate::common::{Node, config, in_namespace, nft, open, ruleset, start, web, web_slice};
 
 fn netlink() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
@@ -216,6 +216,22 @@ fn a_table_that_cannot_be_read_costs_its_family_alone() {
             assert!(list("ip").contains("10.96.0.10") && list("ip6").contains("fd00::10"));
         });
     }
+}
+
+/// No packet enters the base chains of a dormant table, though nothing in it differs.
+#[test]
+fn a_dormant_table_is_woken() {
+    in_namespace(|| {
+        let mut node = start(config());
+        node.sync(web());
+        let healthy = ruleset();
+        for is_known in [true, false] {
+            nft("add table ip kube-proxy { flags dormant; }");
+            let report = if is_known { node.full() } else { node.restart(open()) };
+            assert_eq!(report.drift.objects, usize::from(is_known), "{:?}", report.drift);
+            assert_eq!(ruleset(), healthy);
+        }
+    });
 }
 
 /// Changes that the kernel reports of another program are undone without reading, which takes far

@@ -25,10 +25,17 @@ struct Listing {
 /// An object in a listing: one of these, or an object of another kind.
 #[derive(Deserialize)]
 struct Object {
+    table: Option<ListedTable>,
     chain: Option<Chain>,
     rule: Option<ListedRule>,
     set: Option<Set>,
     map: Option<Set>,
+}
+
+#[derive(Deserialize)]
+struct ListedTable {
+    #[serde(default)]
+    flags: OneOrMore,
 }
 
 #[derive(Deserialize)]
@@ -106,7 +113,9 @@ pub(super) fn table(
     let listing: Listing = serde_json::from_slice(listing).map_err(malformed)?;
     let mut chains: BTreeMap<ChainName, ChainDump> = BTreeMap::new();
     let mut sets = BTreeMap::new();
+    let mut dormant = false;
     for object in listing.nftables {
+        dormant |= object.table.is_some_and(|table| table.flags.contains("dormant"));
         if let Some(chain) = object.chain {
             let name = ChainName::from(chain.name.as_str());
             let base = base(&name, &chain);
@@ -125,7 +134,7 @@ pub(super) fn table(
             sets.insert(name, dump);
         }
     }
-    Ok(TableDump { table: table.clone(), generation: None, chains, sets })
+    Ok(TableDump { table: table.clone(), generation: None, dormant, chains, sets })
 }
 
 fn base(name: &ChainName, chain: &Chain) -> ChainBase {

@@ -42,9 +42,7 @@ pub(super) fn read_table(
     with_elements: Elements,
     generation: u32,
 ) -> Result<Option<TableDump>, Error> {
-    if !exists(socket, table)? {
-        return Ok(None);
-    }
+    let Some(table_flags) = flags_of(socket, table)? else { return Ok(None) };
     let (family, in_table) = (table.family, table.name.as_str());
     let mut chains = complete(|| {
         let read = |chains: &mut BTreeMap<_, _>, read: Attributes<'_>| {
@@ -82,10 +80,17 @@ pub(super) fn read_table(
             }
         }
     }
-    Ok(Some(TableDump { table: table.clone(), generation: Some(generation), chains, sets }))
+    Ok(Some(TableDump {
+        table: table.clone(),
+        generation: Some(generation),
+        dormant: table_flags & table::FLAG_DORMANT != 0,
+        chains,
+        sets,
+    }))
 }
 
-fn exists(socket: &mut Socket, table: &Table) -> Result<bool, Error> {
+/// Returns the flags of a table; `None` if it does not exist.
+fn flags_of(socket: &mut Socket, table: &Table) -> Result<Option<u32>, Error> {
     let sequence = socket.sequences(1);
     let mut request = Writer::new();
     let kind = nfnetlink::kind(NFTABLES, message::GET_TABLE);
@@ -93,9 +98,14 @@ fn exists(socket: &mut Socket, table: &Table) -> Result<bool, Error> {
         nfnetlink::header(w, table.family.number(), 0);
         w.string(table::NAME, table.name.as_str());
     });
-    match socket.request(request.as_slice(), sequence, |_| Ok(())) {
-        Ok(()) => Ok(true),
-        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
+    let mut found = 0;
+    let read = |listed: Message<'_>| {
+        found = listed.attributes(nfnetlink::HEADER).be32(table::FLAGS).unwrap_or_default();
+        Ok(())
+    };
+    match socket.request(request.as_slice(), sequence, read) {
+        Ok(()) => Ok(Some(found)),
+        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
         Err(error) => Err(error),
     }
 }

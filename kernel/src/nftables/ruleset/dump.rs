@@ -12,6 +12,8 @@ pub struct TableDump {
     /// The generation of the ruleset, for [`super::Transaction::expect_generation`]; `None` if the
     /// transport does not know generations.
     pub generation: Option<u32>,
+    /// Whether the table is dormant (`NFT_TABLE_F_DORMANT`): no packet enters its base chains.
+    pub dormant: bool,
     /// The chains.
     pub chains: BTreeMap<ChainName, ChainDump>,
     /// The sets and maps that have a name. Sets inside rules are left out.

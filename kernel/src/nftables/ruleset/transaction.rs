@@ -56,7 +56,7 @@ pub struct BaseChain {
 /// unless the action creates it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperationKind {
-    /// Creates the table; does nothing if it exists.
+    /// Creates the table. One that exists is only made to be dormant no more.
     AddTable {
         /// A comment for people, cut to 128 bytes when written. It is not changed if the table
         /// exists.

@@ -92,6 +92,7 @@ impl Ruleset {
         Some(TableDump {
             table: table.clone(),
             generation: Some(generation),
+            dormant: false,
             chains: contents.chains.iter().map(chain).collect(),
             sets: contents.sets.iter().map(set).collect(),
         })
