@@ -59,8 +59,8 @@ impl NftProxier {
         is_whole
     }
 
-    /// Commits repairs, without those of elements that the kernel refuses: these were changed again,
-    /// which is yet to be reported, or was by this program. Returns false if that fails.
+    /// Commits repairs, without those of elements that the kernel refuses: these have changed
+    /// again, which is yet to be reported, or was by this program. Returns false if that fails.
     fn repair(&mut self, config: &NftConfig, family: Family, mut changes: Changes) -> bool {
         let Some(last) = &self.last else { return false };
         for _ in 0..2 {
