@@ -62,6 +62,9 @@ lock=$(mktemp)
 mount --bind "$lock" "$root/run/xtables.lock"
 rm -f "$lock"
 mount -o remount,ro,bind "$root"
+# The programs of the host take a lock of their own here, so that no other test waits for it.
+XTABLES_LOCKFILE=$root/run/xtables.lock
+export XTABLES_LOCKFILE
 case $mode in
     # The kubelet's chain, which shows the host's flavour.
     iptables-*) "$mode" -t mangle -N KUBE-IPTABLES-HINT ;;

@@ -5,7 +5,12 @@ set -eu
 cd "$(dirname "$0")/.."
 
 check() {
-    printed=$(cargo check --quiet --color never "$@" 2>&1) && [ -z "$printed" ] || { echo "$printed" >&2; exit 1; }
+    status=0
+    printed=$(cargo check --quiet --color never "$@" 2>&1) || status=$?
+    if [ "$status" -ne 0 ] || [ -n "$printed" ]; then
+        echo "$printed" >&2
+        exit 1
+    fi
 }
 
 for manifest in */Cargo.toml; do
@@ -15,6 +20,10 @@ for manifest in */Cargo.toml; do
     for feature in '' $features; do
         [ "$feature" != default ] || continue
         set -- --package "$name" ${feature:+--features "$feature"}
+        case "$name/$feature" in
+            # Beside others, each of which would enable a feature of this name.
+            switchyard/?*) set -- --package "$name" --features "$name/$feature" ;;
+        esac
         case "$name/$feature" in
             # A program selects the version of the API, by a feature of a dependency that a package names.
             switchyard-sources/kube) set -- "$@" --features k8s-openapi/latest ;;

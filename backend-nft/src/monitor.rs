@@ -38,6 +38,8 @@ pub(crate) struct Monitor {
 impl proxier::Monitor for Monitor {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
         let (author, touched) = self.listener.changed().await.map_err(|error| {
+            // What was read before the error is lost.
+            self.noted.add(Touched { more: true, ..Touched::default() });
             ProxierError::backend(Mode::NFTABLES, "cannot watch the tables", error)
         })?;
         self.noted.add(touched);

@@ -20,10 +20,17 @@ pub(crate) enum TableChange {
     Keep,
     /// The table is added.
     Add,
-    /// The table exists and stays, and is dormant no more.
+    /// The table exists and stays, and was dormant.
     Wake,
     /// The table is deleted with everything in it, and made anew.
     Replace,
+}
+
+impl TableChange {
+    /// Whether packets that are on their way may be in chains of the table.
+    fn keeps_chains(self) -> bool {
+        matches!(self, Self::Keep | Self::Wake)
+    }
 }
 
 /// The changes to the table of one family.
@@ -65,14 +72,15 @@ impl Changes {
         self.delete_elements.entry(set).or_default().push(key);
     }
 
-    /// Forgets the changes of elements of the table's sets that the kernel refuses.
+    /// Forgets the changes of elements of the table's sets that the kernel refuses, as they are made
+    /// already.
     pub(crate) fn forget_refused(
         &mut self,
         family: Family,
         transaction: &Transaction,
         error: &TransportError,
     ) {
-        for refusal in error.refusals() {
+        for refusal in error.refusals().filter(|refusal| refusal.is_made()) {
             let operation = transaction.operations().get(refusal.operation);
             let (Some(operation), Some(key)) = (operation, refusal.element.as_deref()) else {
                 continue;
@@ -139,7 +147,7 @@ impl Changes {
             last.delete_elements.entry(set).or_default().extend(keys);
         }
         // A new table has no traffic yet. Sets cannot be made anew while rules use them.
-        if self.table == TableChange::Keep && !self.replaces_sets() {
+        if self.table.keeps_chains() && !self.replaces_sets() {
             let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
             let new: HashSet<&ChainName> = self.add_chains.iter().collect();
             first.rules = self.rules.extract_if(.., |chain| new.contains(&chain.name)).collect();
@@ -166,7 +174,7 @@ impl Changes {
     /// Whether rules of chains that stay are replaced.
     pub(crate) fn replaces_rules(&self) -> bool {
         let new: HashSet<&ChainName> = self.add_chains.iter().collect();
-        self.table == TableChange::Keep && self.rules.iter().any(|chain| !new.contains(&chain.name))
+        self.table.keeps_chains() && self.rules.iter().any(|chain| !new.contains(&chain.name))
     }
 
     /// The number of changes of elements in sets of the table.
@@ -213,7 +221,8 @@ impl Changes {
 
     /// Sorts elements by their keys: what is sent is always the same then.
     pub(crate) fn sort_elements(&mut self) {
-        self.delete_elements.values_mut().for_each(|keys| keys.sort_unstable());
+        let deleted = self.delete_elements.values_mut().chain(self.passing.values_mut());
+        deleted.for_each(|keys| keys.sort_unstable());
         for elements in self.add_elements.values_mut() {
             elements.sort_unstable_by_key(|element| element.key);
         }
@@ -241,8 +250,8 @@ impl Changes {
     /// deleted before the sets that they use.
     pub(crate) fn append_to(self, table: &Table, transaction: &mut Transaction) {
         match self.table {
-            TableChange::Keep => {}
-            TableChange::Add | TableChange::Wake => {
+            TableChange::Keep | TableChange::Wake => {}
+            TableChange::Add => {
                 transaction.add_table_with_comment(table, table_comment(table));
             }
             TableChange::Replace => {

@@ -104,6 +104,9 @@ fn changes(
     if touched.more {
         return (changes, false);
     }
+    // Others are compared when their families are programmed again.
+    let tables: Vec<_> = config.families().map(|family| config.table(family)).collect();
+    let is_ours = |table: &Table| tables.contains(table);
     let (mut chains, mut sets) = (0, 0);
     for family in config.families() {
         let mend = Mend {
@@ -116,7 +119,11 @@ fn changes(
         chains += mend.chains(touched, changes);
         sets += mend.elements(touched, changes);
     }
-    (changes, (chains, sets) == (touched.chains.len(), touched.elements.len()))
+    (changes, {
+        let touched_chains = touched.chains.keys().filter(|(table, _)| is_ours(table)).count();
+        let touched_sets = touched.elements.keys().filter(|(table, _)| is_ours(table)).count();
+        (chains, sets) == (touched_chains, touched_sets)
+    })
 }
 
 /// The repair of one table.

@@ -51,7 +51,7 @@ use self::{
 };
 use crate::{
     clean_up::delete_tables,
-    layout::{NftConfig, slots::MOST_HASHED, table},
+    layout::{NftConfig, names::table_comment, slots::MOST_HASHED, table},
     monitor::Monitor,
     probe::probe_hashes,
 };
@@ -239,6 +239,9 @@ impl NftProxier {
         expected: bool,
     ) -> Result<SyncReport, Refused> {
         let dumps = self.read(config)?;
+        for dump in [&dumps.v4, &dumps.v6].into_iter().flatten().filter(|dump| dump.dormant) {
+            self.wake(&dump.table)?;
+        }
         let have = Have::Read { dumps: &dumps, last: self.last.as_ref(), swept: self.swept };
         let (mut changes, update) = plan(config, change.after(), have);
         let drift = self.last.as_ref().zip(change.before()).map(|(last, before)| {
@@ -289,6 +292,14 @@ impl NftProxier {
             }
         }
         Ok(dumps)
+    }
+
+    /// Has packets enter the base chains of a table, which may be dormant. The kernel refuses that
+    /// in a transaction that adds or deletes base chains of the table as well (`EINVAL`).
+    fn wake(&mut self, table: &Table) -> Result<(), TransportError> {
+        let mut transaction = Transaction::new();
+        transaction.add_table_with_comment(table, table_comment(table));
+        self.transport.commit(&transaction).map(drop)
     }
 
     /// Whether the kernel refuses a commit if another program has changed a table since it was
@@ -450,9 +461,10 @@ impl Proxier for NftProxier {
         if !self.config.families.v4 || !node.serves_localhost() {
             return Ok(());
         }
+        let table = self.config.table(Family::Ip);
         let mut transaction = Transaction::new();
-        table::guard_loopback(&self.config.table(Family::Ip), &mut transaction);
-        let result = self.transport.commit(&transaction);
+        table::guard_loopback(&table, &mut transaction);
+        let result = self.wake(&table).and_then(|()| self.transport.commit(&transaction));
         result.map(drop).map_err(|error| Self::error("cannot guard loopback addresses", error))
     }
 

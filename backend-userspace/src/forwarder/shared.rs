@@ -90,6 +90,14 @@ impl Default for ForwarderConfig {
     }
 }
 
+/// Returns the most file descriptors that a forwarder takes.
+pub(crate) fn descriptors(config: &ForwarderConfig) -> usize {
+    config.descriptors.unwrap_or_else(|| {
+        let all = platform::current().descriptors();
+        all - spare_descriptors(all)
+    })
+}
+
 /// The file descriptors that a [`Forwarder`](crate::forwarder::Forwarder) leaves to everything else in a
 /// process that may have `all`: a tenth, and at least 256.
 pub fn spare_descriptors(all: usize) -> usize {
@@ -131,11 +139,8 @@ impl Shared {
         counters: Arc<Counters>,
     ) -> Self {
         let platform = platform::current();
-        let descriptors = config.descriptors.unwrap_or_else(|| {
-            let all = platform.descriptors();
-            all - spare_descriptors(all)
-        });
-        let descriptors = descriptors.saturating_sub(threads.saturating_mul(loops::DESCRIPTORS));
+        let descriptors =
+            descriptors(&config).saturating_sub(threads.saturating_mul(loops::DESCRIPTORS));
         let memory = platform.memory();
         let by_memory = memory.map(|memory| memory / MEMORY_OF_CONNECTION);
         let most = config.connections.into_iter().chain(by_memory).min();

@@ -13,10 +13,10 @@ use crate::forwarder::{
     clients::LocalClients,
     counters::Counters,
     listener::{ListenError, Listener, TooManyListeners},
-    loops::{Loops, Threads},
+    loops::{self, Loops, Threads},
     panicked::Panicked,
     port::Port,
-    shared::{ForwarderConfig, OpenListener, Serving, Shared},
+    shared::{self, ForwarderConfig, OpenListener, Serving, Shared},
     socket::{Address, Socket},
     supervisor,
     task::Task,
@@ -88,7 +88,9 @@ impl Forwarder {
         counters: &Arc<Counters>,
     ) -> Result<Self, ForwarderError> {
         let processors = || thread::available_parallelism().map_or(1, usize::from);
-        let count = config.threads.unwrap_or_else(processors).max(1);
+        // Many processors leave descriptors for listeners and connections.
+        let most = (shared::descriptors(&config) / (8 * loops::DESCRIPTORS)).max(1);
+        let count = config.threads.unwrap_or_else(|| processors().min(most)).max(1);
         let shared = Arc::new(Shared::counting(config, count, Arc::clone(counters)));
         let (loops, _threads) =
             Loops::start(count, &shared.slots).map_err(ForwarderError::Threads)?;

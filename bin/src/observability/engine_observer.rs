@@ -225,3 +225,87 @@ impl EngineObserver {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use async_trait::async_trait;
+    use jiff::Timestamp;
+    use switchyard::health::ProxyHealth;
+    use switchyard_core::{
+        config::NodeConfig,
+        model::IpFamily,
+        objects::{Kind, Object},
+        proxier::{Capabilities, Mode, Profile, Proxier, SyncReport},
+        runner::{Input, Runner, RunnerConfig},
+        track::Tracker,
+    };
+    use tokio::{sync::mpsc, time::sleep};
+
+    use super::*;
+
+    /// Fails as many times.
+    struct Flaky(Arc<AtomicUsize>);
+
+    #[async_trait]
+    impl Proxier for Flaky {
+        fn profile(&self) -> Profile {
+            Profile {
+                capabilities: Capabilities::KUBE_PROXY.with_listed_node_ports(),
+                ..Profile::new(Mode::NFTABLES)
+            }
+        }
+
+        async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+            let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+            if left.is_ok() {
+                return Err(ProxierError::unusable(Mode::NFTABLES, "asleep"));
+            }
+            let mut report = SyncReport::default();
+            report.bytes = 100;
+            report.messages = 3;
+            Ok(report)
+        }
+
+        async fn clean_up(&mut self) -> Result<(), ProxierError> {
+            Ok(())
+        }
+    }
+
+    fn replace(kind: Kind, objects: Vec<Object>) -> Input {
+        Input::Event(Event::Replace { kind, objects, malformed: Vec::new() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspicion_that_cannot_be_checked_counts_once_it_is_late() {
+        const TIMEOUT: Duration = Duration::from_secs(60);
+        let health = Arc::new(ProxyHealth::new(TIMEOUT));
+        health.started(&IpFamily::ALL, Timestamp::now());
+        let failures = Arc::new(AtomicUsize::new(0));
+        let proxier = Box::new(Flaky(Arc::clone(&failures)));
+        let tracker = Tracker::new(NodeConfig::new("node-1"));
+        let config = RunnerConfig::default();
+        let runner = Runner::new(tracker, proxier, config, health.clone());
+        let (sender, receiver) = mpsc::channel(16);
+        let running = tokio::spawn(runner.run(receiver, std::future::pending()));
+        for kind in [Kind::Node, Kind::Service, Kind::EndpointSlice] {
+            sender.send(replace(kind, vec![])).await.unwrap();
+        }
+        let report = async |change| {
+            sleep(Duration::from_secs(30)).await;
+            assert!(health.report(Instant::now()).problems.is_empty());
+            failures.store(usize::MAX, Relaxed);
+            sender.send(Input::ExternallyChanged(change)).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            let now = Instant::now();
+            let healthy = [now, now + TIMEOUT].map(|at| health.report(at).healthy());
+            failures.store(0, Relaxed);
+            healthy
+        };
+        assert_eq!(report(ExternalChange::Suspected).await, [true, false]);
+        assert_eq!(report(ExternalChange::Changed { by: None }).await, [false, false]);
+        drop(sender);
+        running.await.unwrap();
+    }
+}

@@ -119,9 +119,21 @@ impl Socket {
     /// Sends a batch and collects the answers, all of which are there when `send` returns.
     ///
     /// Returns the messages that the kernel refused. The message with sequence number `acked` must
-    /// ask for an acknowledgement ([`flags::ACK`]), which ends the answers. Of more refusals than the
-    /// receive buffer takes, it returns the first ones.
+    /// ask for an acknowledgement ([`flags::ACK`]), which ends the answers.
     pub fn batch(&mut self, messages: &[u8], acked: u32) -> Result<Vec<KernelError>, Error> {
+        let (errors, is_all) = self.refusals(messages, acked)?;
+        if is_all { Ok(errors) } else { Err(Error::Overrun) }
+    }
+
+    /// Sends a batch of which the kernel makes all or nothing. As [`Socket::batch`], but of more
+    /// refusals than the receive buffer takes, it returns the first ones.
+    pub fn transaction(&mut self, messages: &[u8], acked: u32) -> Result<Vec<KernelError>, Error> {
+        let (errors, is_all) = self.refusals(messages, acked)?;
+        if is_all || !errors.is_empty() { Ok(errors) } else { Err(Error::Overrun) }
+    }
+
+    /// Sends a batch. Returns the refusals, and whether these are all.
+    fn refusals(&mut self, messages: &[u8], acked: u32) -> Result<(Vec<KernelError>, bool), Error> {
         self.discard()?;
         self.send(messages)?;
         let mut errors = Vec::new();
@@ -146,11 +158,10 @@ impl Socket {
                 }
             }
         }
-        match errors.is_empty() {
-            true if lost => Err(Error::Overrun),
-            true if !done => Err(Error::NoAnswer),
-            _ => Ok(errors),
+        if errors.is_empty() && !lost && !done {
+            return Err(Error::NoAnswer);
         }
+        Ok((errors, !lost))
     }
 
     /// Sends a request and hands every object of the answer to `each`, until the kernel

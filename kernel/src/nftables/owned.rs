@@ -48,7 +48,7 @@ impl<'a> Batch<'a> {
     pub(super) fn commit(mut self, owner: &mut Socket) -> Result<Vec<(u32, KernelError)>, Error> {
         let end = self.first.wrapping_add(self.count);
         nfnetlink::batch_end(&mut self.writer, nfnetlink::subsystem::NFTABLES, end);
-        let refused = owner.batch(self.writer.as_slice(), end.wrapping_sub(1))?.into_iter();
+        let refused = owner.transaction(self.writer.as_slice(), end.wrapping_sub(1))?.into_iter();
         Ok(refused.map(|error| (error.sequence.wrapping_sub(self.first), error)).collect())
     }
 }

@@ -113,6 +113,11 @@ impl Refusal {
             None => self.reason.contains(NOT_PERMITTED),
         }
     }
+
+    /// Whether the kernel has what was to be added already, or has not what was to be deleted.
+    pub fn is_made(&self) -> bool {
+        matches!(self.errno, Some(libc::ENOENT | libc::EEXIST))
+    }
 }
 
 /// Why nothing was committed, or a table could not be read.

@@ -13,7 +13,9 @@ use super::{EndpointSlice, Node, Object, Service, ServiceCidr};
 macro_rules! conversions {
     ($($theirs:ty => $ours:ident),*) => {
         $(impl From<$theirs> for $ours {
-            fn from(object: $theirs) -> Self {
+            fn from(mut object: $theirs) -> Self {
+                // Large, and read by nothing.
+                object.metadata.managed_fields = None;
                 // What these types hold is decoded without errors.
                 let decoded = serde_json::to_value(object).and_then(serde_json::from_value);
                 decoded.unwrap_or_default()

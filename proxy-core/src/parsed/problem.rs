@@ -80,13 +80,18 @@ impl Problems {
     /// Adds a problem of the field.
     pub(crate) fn add(&mut self, field: impl Into<String>, message: impl fmt::Display) {
         if self.found.len() < Self::MOST {
-            self.found.push(Problem {
-                object: self.object.clone(),
-                field: field.into(),
-                message: message.to_string(),
-                reason: self.reason,
-            });
+            self.add_in_any_case(field, message);
         }
+    }
+
+    /// Adds a problem that is kept beside any number of others.
+    pub(crate) fn add_in_any_case(&mut self, field: impl Into<String>, message: impl fmt::Display) {
+        self.found.push(Problem {
+            object: self.object.clone(),
+            field: field.into(),
+            message: message.to_string(),
+            reason: self.reason,
+        });
     }
 
     /// Returns the problems in the order in which they were added.

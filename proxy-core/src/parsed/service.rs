@@ -25,7 +25,9 @@ const AFFINITY_SECONDS: RangeInclusive<i64> = 1..=86_400;
 /// The most ports of a Service, and the most products of its ports and addresses in a family. The
 /// kernel takes seconds for 50,000, and keeps all other Services waiting meanwhile. An object can
 /// hold 1.5 MiB, enough for hundreds of millions.
-pub(crate) const MAX_FRONTENDS: usize = 20_000;
+const MAX_FRONTENDS: usize = 20_000;
+/// The most products of a Service's ports and source ranges in a family, for the same reason.
+const MAX_SOURCE_RANGES: usize = 200_000;
 /// The label that names the proxy of a Service (KEP-2447). A Service without the label belongs to
 /// the cluster's proxy.
 const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -256,7 +258,8 @@ fn parse_addresses(
     addresses
 }
 
-/// Leaves out the addresses beyond [`MAX_FRONTENDS`], the last external IPs first.
+/// Leaves out the addresses beyond [`MAX_FRONTENDS`], the last external IPs first, and the source
+/// ranges beyond [`MAX_SOURCE_RANGES`].
 fn limit_addresses(
     addresses: &mut PerFamily<Option<Box<Addresses>>>,
     ports: usize,
@@ -272,7 +275,7 @@ fn limit_addresses(
             ("spec.externalIPs", &mut of_family.external_ips, rest),
         ] {
             if ips.len() > most {
-                problems.add(
+                problems.add_in_any_case(
                     field,
                     format_args!(
                         "the {family} addresses after the first {most} of {} are ignored: with \
@@ -282,6 +285,20 @@ fn limit_addresses(
                 );
                 ips.truncate(most);
             }
+        }
+        // Each port has ranges of its own. At least one stays: without any, all sources are allowed.
+        let most = (MAX_SOURCE_RANGES / ports.max(1)).max(1);
+        let ranges = &mut of_family.source_ranges;
+        if ranges.len() > most {
+            problems.add_in_any_case(
+                "spec.loadBalancerSourceRanges",
+                format_args!(
+                    "the {family} ranges after the first {most} of {} are ignored: with {ports} \
+                     ports, there would be more than {MAX_SOURCE_RANGES}",
+                    ranges.len(),
+                ),
+            );
+            ranges.truncate(most);
         }
     }
 }
@@ -308,7 +325,7 @@ fn parse_cluster_ips(
         let Some(ip) = parse_ip_field(text, field, problems) else { continue };
         let family = IpFamily::of(&ip);
         if spec.ip_families.get(i).is_some_and(|named| named != family.as_str()) {
-            problems.add(
+            problems.add_in_any_case(
                 field(),
                 format_args!(
                     "{ip} is not {}, as spec.ipFamilies[{i}] says; ignored",
@@ -316,9 +333,9 @@ fn parse_cluster_ips(
                 ),
             );
         } else if is_never_shared(&ip) {
-            problems.add(field(), format_args!("{ip} cannot be a cluster IP; ignored"));
+            problems.add_in_any_case(field(), format_args!("{ip} cannot be a cluster IP; ignored"));
         } else if let Some(first) = found.get(family) {
-            problems.add(
+            problems.add_in_any_case(
                 field(),
                 format_args!("{first} is the cluster IP for {family} already; {ip} is ignored"),
             );
@@ -355,7 +372,7 @@ fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> V
     let mut names = HashSet::new();
     for (i, spec) in specs.iter().enumerate() {
         if ports.len() == MAX_FRONTENDS {
-            problems.add(
+            problems.add_in_any_case(
                 format!("spec.ports[{i}]"),
                 format_args!("the ports after the first {MAX_FRONTENDS} are ignored"),
             );

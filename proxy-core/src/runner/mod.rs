@@ -439,6 +439,10 @@ impl Runner {
             // What is refused is left out, so that all else is programmed at once.
             let withheld = self.tracker.withhold(&error, Instant::now().into_std());
             let Some(problems) = withheld else { break Err(error) };
+            if compares {
+                // A backend that takes what its monitor reported may have repaired none of it.
+                self.tracker.request_resync();
+            }
             self.report_problems(&problems);
             is_refused = true;
             if start.elapsed() >= TRIES_FOR {

@@ -61,6 +61,7 @@ impl<P: Proxier> Stepped<P> {
     /// again. After a failure the next sync is full.
     pub fn try_sync(&mut self) -> Result<SyncReport, ProxierError> {
         self.tracker.try_withheld(Instant::now() + LATER);
+        let compares = self.tracker.transition().is_resync();
         loop {
             let error = match self.runtime.block_on(self.proxier.sync(&self.tracker.transition())) {
                 Ok(mut report) => {
@@ -70,8 +71,11 @@ impl<P: Proxier> Stepped<P> {
                 }
                 Err(error) => error,
             };
-            if self.tracker.withhold(&error, Instant::now()).is_none() {
+            let is_withheld = self.tracker.withhold(&error, Instant::now()).is_some();
+            if compares || !is_withheld {
                 self.tracker.request_resync();
+            }
+            if !is_withheld {
                 return Err(error);
             }
         }

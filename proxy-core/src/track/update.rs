@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet, hash_map},
-    net::IpAddr,
     sync::Arc,
 };
 
@@ -13,11 +12,11 @@ use super::{
 };
 use crate::{
     explain::LostFrontend,
-    model::{IpFamily, PerFamily, ServiceName, ServicePortId, parse_ip},
+    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
     objects::{self, Kind, ObjectKey},
     parsed::{
         problem::{Problem, Problems, Reason},
-        service::{Addresses, MAX_FRONTENDS, Service},
+        service::{Addresses, Service},
     },
     resolve::{
         self, Endpoints, NodeContext, frontends::listeners, lb_algorithm::UnsupportedFeatures,
@@ -48,28 +47,16 @@ impl Tracker {
     /// Whether a Service names an address and port, or a node port, that another one has.
     #[cfg_attr(not(feature = "runner"), expect(dead_code))]
     pub(crate) fn names_what_another_has(&self, service: &objects::Service) -> bool {
-        let spec = &service.spec;
-        let ingress = service.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
-        let ips = [&spec.cluster_ip].into_iter().chain(&spec.cluster_ips).chain(&spec.external_ips);
-        let ips: Vec<_> = ips.chain(ingress).filter_map(|ip| parse_ip(ip).ok()).collect();
-        // Looked at for too long: it may have.
-        if ips.len() * spec.ports.len() > MAX_FRONTENDS {
-            return true;
+        if self.services.len() == 0 {
+            return false;
         }
-        let own = ObjectKey::new(Kind::Service, &service.metadata);
-        let has_another = |ip, family, protocol, port: i64| {
-            let Ok(port) = port.try_into() else { return false };
-            let winner = self.listeners.winner(&ListenerKey { ip, family, protocol, port });
-            winner.is_some_and(|winner| {
-                let ServiceName { namespace, name } = &winner.id().name.service;
-                (&**namespace, &**name) != (&*own.namespace, &*own.name)
-            })
-        };
-        spec.ports.iter().any(|port| {
-            let Ok(protocol) = port.protocol.parse() else { return false };
-            let at_ip = |ip: &IpAddr| has_another(Some(*ip), IpFamily::of(ip), protocol, port.port);
-            let at_node = |family| has_another(None, family, protocol, port.node_port);
-            ips.iter().any(at_ip) || IpFamily::ALL.into_iter().any(at_node)
+        let mut problems = Problems::new(ObjectKey::new(Kind::Service, &service.metadata));
+        let proxy = self.config.service_proxy_name.as_deref();
+        let Some(service) = Service::parse(service, proxy, &mut problems) else { return false };
+        let ports = wanted_listeners(&service, self.config.external_ips);
+        ports.iter().flat_map(ListeningPort::contenders).any(|(key, _)| {
+            let winner = self.listeners.winner(&key);
+            winner.is_some_and(|winner| winner.id().name.service != service.name)
         })
     }
 

@@ -201,6 +201,18 @@ fn objects_have_one_source() {
 }
 
 #[test]
+fn flags_count_more_than_the_file() {
+    let text = format!("{HEAD}mode: nftables\nnftables: {{masqueradeAll: false}}\n");
+    let flags = ["--masquerade-all", "--proxy-mode=", "--manifests=/some/where"];
+    let loaded = with_file(&text, &flags).unwrap();
+    let settings = loaded.settings;
+    assert_eq!(settings.backend.mode, Mode::NFTABLES);
+    assert!(settings.node.masquerade_all, "in the section of the file's mode");
+    assert_eq!(settings.source, SourceSettings::Manifests("/some/where".into()));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+}
+
+#[test]
 fn each_mode_has_its_section() {
     let body = "iptables: {masqueradeBit: 1, masqueradeAll: true, syncPeriod: 5s}\n\
                 nftables: {masqueradeBit: 2, syncPeriod: 6s, minSyncPeriod: 2s}\n";

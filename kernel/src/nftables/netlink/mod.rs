@@ -144,7 +144,7 @@ impl NetlinkTransport {
     }
 
     fn send(&mut self, transaction: &Transaction, batch: &Batch) -> Result<(), TransportError> {
-        let errors = self.socket.batch(batch.writer.as_slice(), batch.acked)?;
+        let errors = self.socket.transaction(batch.writer.as_slice(), batch.acked)?;
         match errors.is_empty() {
             true => Ok(()),
             false => Err(refusal::decode(transaction, batch, errors)),

@@ -82,9 +82,16 @@ fn read_changes(
         *last = author;
         all.extend(touched);
     };
+    let mut is_cut = false;
     loop {
         match socket.receive() {
-            Ok(None) => return Ok(changed),
+            Ok(None) => {
+                if is_cut {
+                    // The end of its commit may be lost.
+                    *pending = None;
+                }
+                return Ok(changed);
+            }
             Ok(Some(datagram)) => {
                 for notification in datagram {
                     if let Some((author, generation)) = commit(&notification) {
@@ -102,8 +109,8 @@ fn read_changes(
             }
             // The receive buffer was too small, so that notifications were lost.
             Err(Error::Overrun) => {
-                // The end of its commit may be lost.
-                *pending = None;
+                // What there was room for is yet to be read.
+                is_cut = true;
                 note(Author::UNKNOWN, Touched { more: true, ..Touched::default() });
             }
             Err(error) => return Err(error),

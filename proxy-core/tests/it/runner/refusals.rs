@@ -27,6 +27,8 @@ pub(super) struct Seen {
     attempts: Vec<(u128, Vec<String>)>,
     /// Whether each attempt compared everything, and programmed IPv6.
     modes: Vec<(bool, bool)>,
+    /// Whether each attempt was a repair of what a monitor had reported.
+    repairs: Vec<bool>,
     problems: Vec<String>,
     degraded: Vec<Vec<DegradedPort>>,
     refused: Vec<PerFamily<usize>>,
@@ -49,6 +51,7 @@ impl Proxier for Refusing {
         names.sort();
         seen.attempts.push((self.start.elapsed().as_millis(), names));
         seen.modes.push((change.is_resync(), change.programs(IpFamily::V6)));
+        seen.repairs.push(change.is_repair());
         let mut parts = RefusedParts::default();
         let reason = format!("line {}: full", seen.attempts.len());
         parts.ports = ports
@@ -163,6 +166,21 @@ async fn a_refused_port_is_left_out_and_tried_again() {
     assert_eq!(seen.refused.last(), Some(&PerFamily::default()));
     let (_, last) = seen.attempts.last().unwrap();
     assert_eq!(last, &["s1", "s2", "s3", "s4"]);
+}
+
+/// The backend has taken what its monitor reported with the attempt that failed.
+#[tokio::test(start_paused = true)]
+async fn a_repair_of_which_a_part_is_refused_becomes_a_comparison() {
+    let (running, seen) = start_refusing(|_| {}, identity);
+    running.list(&[web(1)]).await;
+    pass(2_000).await;
+    seen.lock().unwrap().refuse(["s2".into()]);
+    running.send(changed()).await;
+    running.apply(&[web(2)]).await;
+    pass(100).await;
+    let seen = seen.lock().unwrap();
+    let attempts: Vec<_> = seen.modes.iter().map(|mode| mode.0).zip(seen.repairs.clone()).collect();
+    assert_eq!(attempts, [(true, false), (true, true), (true, false)], "{:?}", seen.attempts);
 }
 
 #[tokio::test(start_paused = true)]

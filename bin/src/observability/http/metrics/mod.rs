@@ -7,7 +7,7 @@ use hyper::{
     Method, Request, StatusCode,
     header::{ACCEPT, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue},
 };
-use switchyard_core::proxier::Mode;
+use switchyard_core::{config::NodePortAddressConfig, proxier::Mode};
 use tokio::{
     sync::{Mutex, watch},
     task,
@@ -60,8 +60,12 @@ impl ConfigPages {
         let mode = settings.backend.mode;
         let mut effective = configz::effective(config, mode);
         if effective.node_port_addresses.is_empty() {
+            let serves_localhost = settings.node.localhost_node_ports;
             let defaults = settings.node.node_port_addresses.iter();
-            effective.node_port_addresses = defaults.map(ToString::to_string).collect();
+            effective.node_port_addresses = defaults
+                .filter(|entry| serves_localhost || **entry != NodePortAddressConfig::Localhost)
+                .map(ToString::to_string)
+                .collect();
         }
         Self {
             mode,
