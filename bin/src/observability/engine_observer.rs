@@ -294,11 +294,11 @@ mod tests {
         }
         let report = async |change| {
             sleep(Duration::from_secs(30)).await;
-            assert!(health.report(Instant::now()).problems.is_empty());
+            assert!(health.report(tokio::time::Instant::now().into_std()).problems.is_empty());
             failures.store(usize::MAX, Relaxed);
             sender.send(Input::ExternallyChanged(change)).await.unwrap();
             sleep(Duration::from_secs(1)).await;
-            let now = Instant::now();
+            let now = tokio::time::Instant::now().into_std();
             let healthy = [now, now + TIMEOUT].map(|at| health.report(at).healthy());
             failures.store(0, Relaxed);
             healthy

@@ -14,8 +14,9 @@ macro_rules! conversions {
     ($($theirs:ty => $ours:ident),*) => {
         $(impl From<$theirs> for $ours {
             fn from(mut object: $theirs) -> Self {
-                // Large, and read by nothing.
+                // Large, and read by nothing; and a change that is none to a proxy.
                 object.metadata.managed_fields = None;
+                object.metadata.resource_version = None;
                 // What these types hold is decoded without errors.
                 let decoded = serde_json::to_value(object).and_then(serde_json::from_value);
                 decoded.unwrap_or_default()

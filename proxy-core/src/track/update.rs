@@ -47,7 +47,7 @@ impl Tracker {
     /// Whether a Service names an address and port, or a node port, that another one has.
     #[cfg_attr(not(feature = "runner"), expect(dead_code))]
     pub(crate) fn names_what_another_has(&self, service: &objects::Service) -> bool {
-        if self.services.len() == 0 {
+        if self.services.is_empty() {
             return false;
         }
         let mut problems = Problems::new(ObjectKey::new(Kind::Service, &service.metadata));
