@@ -72,8 +72,8 @@ impl Changes {
         self.delete_elements.entry(set).or_default().push(key);
     }
 
-    /// Forgets the changes of elements of the table's sets that the kernel refuses, as they are made
-    /// already.
+    /// Forgets the changes of elements of the table's sets that the kernel refuses because they are
+    /// made already.
     pub(crate) fn forget_refused(
         &mut self,
         family: Family,

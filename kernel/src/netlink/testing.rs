@@ -173,7 +173,7 @@ mod kernel_tests {
         batch.message(0xa00, flags::ACK, 1, |_| {});
         let errors = replay(Traffic { answers, ..Traffic::default() }, || {
             let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
-            socket.batch(batch.as_slice(), 1).unwrap()
+            socket.transaction(batch.as_slice(), 1).unwrap()
         });
         assert_eq!(errors.iter().map(|error| error.errno).collect::<Vec<_>>(), [libc::EPERM]);
     }

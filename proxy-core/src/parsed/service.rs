@@ -286,7 +286,8 @@ fn limit_addresses(
                 ips.truncate(most);
             }
         }
-        // Each port has ranges of its own. At least one stays: without any, all sources are allowed.
+        // Each port has ranges of its own. At least one stays: without any, all sources are
+        // allowed.
         let most = (MAX_SOURCE_RANGES / ports.max(1)).max(1);
         let ranges = &mut of_family.source_ranges;
         if ranges.len() > most {

@@ -64,7 +64,7 @@ fn an_element_that_does_not_exist_is_named() {
     });
 }
 
-/// The errors of so many messages are more than a socket can receive.
+/// The errors of so many messages are more than a socket can receive: some are lost.
 #[test]
 fn what_is_refused_is_named_however_much_it_is() {
     in_namespace(|| {
@@ -77,7 +77,7 @@ fn what_is_refused_is_named_however_much_it_is() {
         let error = netlink.commit(&transaction).unwrap_err();
         assert!(error.is_missing(), "{error}");
         let named = error.refusals().filter(|refusal| refusal.element.is_some()).count();
-        assert_eq!(named, 50_000 / 16);
+        assert!(named >= 50_000 / 16, "{named}");
     });
 }
 
