@@ -62,17 +62,16 @@ lock=$(mktemp)
 mount --bind "$lock" "$root/run/xtables.lock"
 rm -f "$lock"
 mount -o remount,ro,bind "$root"
-# The programs of the host take a lock of their own here, so that no other test waits for it.
-XTABLES_LOCKFILE=$root/run/xtables.lock
-export XTABLES_LOCKFILE
+# The programs of the host take the same lock, and not the host's, which other tests hold.
+lock=$root/run/xtables.lock
 case $mode in
     # The kubelet's chain, which shows the host's flavour.
-    iptables-*) "$mode" -t mangle -N KUBE-IPTABLES-HINT ;;
+    iptables-*) XTABLES_LOCKFILE=$lock "$mode" -t mangle -N KUBE-IPTABLES-HINT ;;
     # Rules that kube-proxy left behind.
     nftables)
         iptables-nft -t nat -N KUBE-SERVICES
         # Only root can list the tables of iptables-legacy if its modules are built into the kernel.
-        if [ "$user" = 0:0 ]; then iptables-legacy -t nat -N KUBE-SERVICES; fi
+        if [ "$user" = 0:0 ]; then XTABLES_LOCKFILE=$lock iptables-legacy -t nat -N KUBE-SERVICES; fi
         ;;
 esac
 # Whether the rules of kube-proxy still exist.
