@@ -38,6 +38,15 @@ pub(super) struct Mending {
     pub(super) mended: SyncReport,
 }
 
+impl Mending {
+    /// Returns the report of a sync, with those of the repairs before it.
+    pub(super) fn reported_with(&mut self, report: SyncReport) -> SyncReport {
+        let mut mended = mem::take(&mut self.mended);
+        mended.add(report);
+        mended
+    }
+}
+
 impl NftProxier {
     /// Repairs what other programs are known to have changed. Returns whether the tables hold again
     /// what was synced last: that was all, and the kernel took it.
@@ -106,7 +115,8 @@ fn changes(
     }
     // Others are compared when their families are programmed again.
     let tables: Vec<_> = config.families().map(|family| config.table(family)).collect();
-    let is_ours = |table: &Table| tables.contains(table);
+    let touched_chains = touched.chains.keys().filter(|(table, _)| tables.contains(table));
+    let touched_sets = touched.elements.keys().filter(|(table, _)| tables.contains(table));
     let (mut chains, mut sets) = (0, 0);
     for family in config.families() {
         let mend = Mend {
@@ -119,11 +129,7 @@ fn changes(
         chains += mend.chains(touched, changes);
         sets += mend.elements(touched, changes);
     }
-    (changes, {
-        let touched_chains = touched.chains.keys().filter(|(table, _)| is_ours(table)).count();
-        let touched_sets = touched.elements.keys().filter(|(table, _)| is_ours(table)).count();
-        (chains, sets) == (touched_chains, touched_sets)
-    })
+    (changes, (chains, sets) == (touched_chains.count(), touched_sets.count()))
 }
 
 /// The repair of one table.

@@ -191,9 +191,7 @@ impl NftProxier {
             last.update(update);
         }
         self.sweeper.sweep(sweeps);
-        let mut mended = std::mem::take(&mut self.mending.mended);
-        mended.add(report);
-        Ok(mended)
+        Ok(self.mending.reported_with(report))
     }
 
     fn sync_full(
@@ -263,9 +261,7 @@ impl NftProxier {
         self.swept = PerFamily::default();
         self.delete_unused_chains();
         self.sweeper.sweep(sweeps);
-        let mut mended = std::mem::take(&mut self.mending.mended);
-        mended.add(report);
-        Ok(mended)
+        Ok(self.mending.reported_with(report))
     }
 
     /// Reads the tables. If that fails in one family alone, the error names the family.

@@ -161,7 +161,7 @@ mod kernel_tests {
         nftables,
     };
 
-    /// The kernel says first that it had no room for more answers.
+    /// The kernel reports first that there was no room for more answers.
     #[test]
     fn refusals_that_there_was_room_for_are_not_lost_with_others() {
         let mut answers = Writer::new();

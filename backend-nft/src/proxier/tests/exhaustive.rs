@@ -3,8 +3,8 @@
 //! Each state of a small cluster is followed by each other one. Between any two messages of the
 //! sync a packet may come, and wait at any rule while the next one takes effect
 //! ([`switchyard_kernel::nftables::testing::Commit`]): it goes to an endpoint of before or of after, and
-//! if both serve, to no other end, and masqueraded as before or as after. Where an endpoint's own
-//! packets go back to it alone, before or after, that says nothing of their way to others.
+//! if both serve, to no other end, and masqueraded as before or as after. An endpoint's own
+//! packets that go back to the endpoint alone, before or after, are no measure of masquerading.
 
 use std::{
     collections::BTreeSet,
