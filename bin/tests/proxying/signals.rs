@@ -11,7 +11,7 @@ use std::{
 
 use test_netns::{
     in_namespace, run,
-    wait::{PATIENCE, until, until_ok},
+    wait::{PATIENCE, until_ok},
 };
 
 use crate::{
@@ -87,19 +87,22 @@ fn userspace_mode_lets_connections_end_before_it_does() {
             stream.write_all(b"?").and_then(|()| stream.read_exact(&mut [0]))
         };
 
-        let program = start("--userspace-drain=10m");
-        let client = until_ok(connect);
-        ask(&client).unwrap();
-        terminate(&program);
-        until_ok(|| match TcpStream::connect(HEALTH) {
+        let health = |status: &str| match TcpStream::connect(HEALTH) {
             Ok(mut health) => {
                 let mut answer = String::new();
                 health.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
                 health.read_to_string(&mut answer).unwrap();
-                if answer.contains(" 503 ") { Ok(()) } else { Err(answer) }
+                if answer.contains(status) { Ok(()) } else { Err(answer) }
             }
             Err(error) => Err(error.to_string()),
-        });
+        };
+
+        let program = start("--userspace-drain=10m");
+        let client = until_ok(connect);
+        ask(&client).unwrap();
+        until_ok(|| health(" 200 "));
+        terminate(&program);
+        until_ok(|| health(" 503 "));
         ask(&client).expect("the connection goes on");
         ask(&connect().unwrap()).expect("there is no one else to serve new ones");
         drop(client);
@@ -110,9 +113,11 @@ fn userspace_mode_lets_connections_end_before_it_does() {
             let program = start(drain);
             let client = until_ok(connect);
             ask(&client).unwrap();
+            until_ok(|| health(" 200 "));
             terminate(&program);
             if signals == 2 {
-                until("it drains", || TcpStream::connect(HEALTH).is_ok());
+                // A second signal before the first is handled would be one with it.
+                until_ok(|| health(" 503 "));
                 terminate(&program);
             }
             let (status, log) = program.ended();
