@@ -8,7 +8,7 @@ use std::{net::Ipv4Addr, ops::Range, time::Duration};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::store::Store;
+use crate::{resource::Resource, store::Store};
 
 /// The most endpoints of one slice, as the cluster's own controller has it.
 const SLICE_SIZE: usize = 100;
@@ -155,7 +155,14 @@ pub async fn change(store: &Store, services: usize, interval: Duration) {
         ticks.tick().await;
         // Far from each other, as a prime is no divisor.
         let index = round.wrapping_mul(7919) % services.max(1);
-        let mut slice = slice(index, 0, &[MOST_ENDPOINTS + round % MOST_ENDPOINTS]);
+        let Some(mut slice) =
+            store.get(Resource::EndpointSlices, NAMESPACE, &format!("svc-{index}-0"))
+        else {
+            continue;
+        };
+        // The others of the slice stay.
+        let moved = MOST_ENDPOINTS + round % MOST_ENDPOINTS;
+        slice["endpoints"][0]["addresses"][0] = endpoint_ip(moved).to_string().into();
         // As the cluster's own controller has it, which knows whole seconds only.
         slice["metadata"]["annotations"] = json!({"endpoints.kubernetes.io/last-change-trigger-time": Timestamp::now().to_string()});
         store.apply(slice);

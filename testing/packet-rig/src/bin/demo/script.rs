@@ -171,7 +171,8 @@ impl Script<'_> {
         self.say(format!(
             "a new one (pid {pid}) is ready in {ready}: {sent} messages to the kernel"
         ));
-        self.hold(500);
+        // A repair waits until a second after a full sync, and the start was one.
+        self.hold(1100);
         Ok([
             figure(outage, "until a new process was ready"),
             figure(reached, format!("connections in this time; lost: {}", verdict(lost))),
