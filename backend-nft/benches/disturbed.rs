@@ -1,6 +1,7 @@
 //! The time that syncs take while another program commits to its own table, again and again; the
-//! time that the other program waits while many Services are programmed first; and the time until
-//! our rules serve again when another program has deleted some.
+//! time that the other program waits while many Services are programmed first, and the cluster's
+//! DNS takes to answer; and the time until our rules serve again when another program has deleted
+//! some.
 //!
 //! `cargo bench -p switchyard-nft --bench disturbed [-- SERVICES ENDPOINTS]`, as root: everything
 //! happens in network namespaces of its own threads. The other program is a shell loop of the
@@ -9,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
 use std::{
+    net::UdpSocket,
     process::{Child, Command},
     sync::{
         Arc, Mutex,
@@ -25,7 +27,7 @@ use switchyard_core::{
     objects::{Event, Kind},
     runner::{EngineEvent, Pace, RunnerConfig},
     testing::{
-        ManyServices, Stepped,
+        Builder, ManyServices, Stepped,
         bench::{cluster_from_arguments, median, show, time},
         endpoint, service, slice,
     },
@@ -38,7 +40,7 @@ use switchyard_kernel::{
     },
 };
 use switchyard_nft::{NftConfig, NftProxier};
-use test_netns::in_namespace;
+use test_netns::{in_namespace, run};
 use tokio::runtime;
 
 const ROUNDS: usize = 5;
@@ -190,32 +192,31 @@ fn others_wait(many: &ManyServices) {
         thread::sleep(Duration::from_millis(500));
         victim.stop()
     };
-    // When each commit ended, and how long it took.
-    let commits = Arc::<Mutex<Vec<(Instant, Duration)>>>::default();
+    let commits = Arc::<Mutex<Vec<Duration>>>::default();
     let record = commits.clone();
     let transport = InterceptingTransport::committing(netlink(), move |inner, transaction| {
         let begun = Instant::now();
         let result = inner.commit(transaction);
-        record.lock().expect("no panic").push((Instant::now(), begun.elapsed()));
+        record.lock().expect("no panic").push(begun.elapsed());
         result
     });
     let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
     let mut node = Stepped::new(many.node(), proxier);
     node.apply(many.lists());
-    node.apply(api_server());
-    let (victim, begun) = (Victim::start(), Instant::now());
+    node.apply(dns());
+    let (answered, victim, begun) = (first_answer(), Victim::start(), Instant::now());
     node.try_sync().expect("synced");
     let took = begun.elapsed();
+    let answered = answered.join().expect("an answer") - begun;
     let waits = victim.stop();
     let commits = commits.lock().expect("no panic").clone();
-    let served = commits.first().expect("a commit").0 - begun;
-    let longest = commits.iter().map(|(_, took)| *took).max().unwrap_or_default();
+    let longest = commits.iter().max().copied().unwrap_or_default();
     println!(
-        "  first programming {}, {} commits, the longest {}; the API server's Service after {}",
+        "  first programming {}, {} commits, the longest {}; the first answer of the cluster's DNS after {}",
         show(took, 0),
         commits.len(),
         show(longest, 1),
-        show(served, 1)
+        show(answered, 1)
     );
     for (what, waits) in [("alone", quiet), ("meanwhile", waits)] {
         println!(
@@ -284,14 +285,43 @@ fn removals_wait(many: &ManyServices) {
     }
 }
 
-/// The API server's Service, and its slice.
-fn api_server() -> [Event; 2] {
-    let service = service("kubernetes", "10.96.255.1")
-        .set("metadata.namespace", "default")
-        .port("https", "TCP", 443);
-    let slice =
-        slice("kubernetes", "a").set("metadata.namespace", "default").port("https", "TCP", 6443);
-    [service.apply(), slice.endpoint(endpoint("192.168.1.1", "elsewhere")).apply()]
+/// The address of the cluster's DNS, and that of its endpoint.
+const DNS: (&str, &str) = ("10.96.255.10", "192.168.1.1");
+
+/// The Service of the cluster's DNS, and its slice.
+fn dns() -> [Event; 2] {
+    let of_system = |built: Builder| built.set("metadata.namespace", "kube-system");
+    let service = of_system(service("kube-dns", DNS.0)).port("dns", "UDP", 53);
+    let slice = of_system(slice("kube-dns", "a")).port("dns", "UDP", 5353);
+    [service.apply(), slice.endpoint(endpoint(DNS.1, "elsewhere")).apply()]
+}
+
+/// Asks the cluster's DNS until an answer comes, each time from another port. Returns a thread that
+/// returns when it came.
+fn first_answer() -> JoinHandle<Instant> {
+    for command in
+        ["link set lo up", "address add 192.168.1.1/32 dev lo", "route add default dev lo"]
+    {
+        run(&format!("ip {command}"));
+    }
+    let server = UdpSocket::bind((DNS.1, 5353)).expect("an address");
+    thread::spawn(move || {
+        let mut question = [0];
+        loop {
+            let (_, client) = server.recv_from(&mut question).expect("a question");
+            server.send_to(&question, client).expect("an answer");
+        }
+    });
+    thread::spawn(|| {
+        loop {
+            let client = UdpSocket::bind((DNS.1, 0)).expect("a port");
+            client.set_read_timeout(Some(Duration::from_millis(1))).expect("a time");
+            let is_sent = client.connect((DNS.0, 53)).and_then(|()| client.send(b"?"));
+            if is_sent.and_then(|_| client.recv(&mut [0])).is_ok() {
+                return Instant::now();
+            }
+        }
+    })
 }
 
 /// A thread that commits to its own table, and notes how long each commit takes.
