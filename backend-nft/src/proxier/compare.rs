@@ -26,7 +26,11 @@ impl NftProxier {
         let config = NftConfig { families, ..self.config.clone() };
         let dumps = self.read(&config).map_err(|refused| refused.error);
         self.transport.release();
-        let (dumps, last) = (dumps?, self.last.as_ref());
+        let (dumps, is_torn) = dumps?;
+        if is_torn {
+            return Err(TransportError::Changing(None));
+        }
+        let last = self.last.as_ref();
         let have = || Have::Read { dumps: &dumps, last, swept: self.swept };
         let (changes, _) = plan(&config, state, have());
         let of_service = state.of_service(service);

@@ -228,15 +228,17 @@ impl NftProxier {
         result
     }
 
-    /// Reads what the kernel holds, and changes what differs. If nothing is `expected`, another
-    /// program may change our tables between the reading and the commit: the next sync reads again.
+    /// Reads what the kernel holds, and changes what differs. If nothing is `expected`, or other
+    /// programs change our tables all the time, they may do so between the reading and the commit:
+    /// the next sync reads again.
     fn try_sync_full(
         &mut self,
         config: &NftConfig,
         change: &Transition<'_>,
         expected: bool,
     ) -> Result<SyncReport, Refused> {
-        let dumps = self.read(config)?;
+        let (dumps, is_torn) = self.read(config)?;
+        let expected = expected && !is_torn;
         for dump in [&dumps.v4, &dumps.v6].into_iter().flatten().filter(|dump| dump.dormant) {
             self.wake(&dump.table)?;
         }
@@ -255,7 +257,10 @@ impl NftProxier {
         let generation = generation(&dumps.v4).or(generation(&dumps.v6)).filter(|_| expected);
         drop(dumps);
         self.sweeper.keep(&sweeps);
-        self.commit(parts, generation, &mut report)?;
+        self.commit(parts, generation, &mut report).map_err(|refused| match is_torn {
+            true if refused.error.contradicts_kernel() => TransportError::Conflict.into(),
+            _ => refused,
+        })?;
         self.last = expected.then(|| LastSynced::new(config.families, update));
         self.mending.compared_at = generation;
         self.swept = PerFamily::default();
@@ -264,14 +269,23 @@ impl NftProxier {
         Ok(self.mending.reported_with(report))
     }
 
-    /// Reads the tables. If that fails in one family alone, the error names the family.
-    fn read(&mut self, config: &NftConfig) -> Result<PerFamily<Option<TableDump>>, Refused> {
+    /// Reads the tables, and returns whether one of them changed all the time in the meantime. If
+    /// that fails in one family alone, the error names the family.
+    fn read(
+        &mut self,
+        config: &NftConfig,
+    ) -> Result<(PerFamily<Option<TableDump>>, bool), Refused> {
         let mut dumps = PerFamily::default();
+        let mut is_torn = false;
         for family in config.families() {
             let table = config.table(family);
             let dump = dumps.get_mut(family.into());
             match self.transport.read(&table, Elements::Include) {
                 Ok(read) => *dump = read,
+                Err(TransportError::Changing(torn)) => {
+                    is_torn = true;
+                    *dump = torn.map(|torn| *torn);
+                }
                 Err(error) => {
                     // What changes in one table must not concern the record of the other one.
                     self.transport.release();
@@ -287,7 +301,7 @@ impl NftProxier {
                 clients::read_upstream(self.transport.as_mut(), &table, dump);
             }
         }
-        Ok(dumps)
+        Ok((dumps, is_torn))
     }
 
     /// Has packets enter the base chains of a table, which may be dormant. The kernel refuses that

@@ -19,7 +19,7 @@ use switchyard_core::{
     testing::{ManyServices, service},
 };
 use switchyard_kernel::nftables::{
-    Family, Table, Transaction, Transport, TransportError, TransportKind,
+    Elements, Family, Table, TableDump, Transaction, Transport, TransportError, TransportKind,
     testing::InterceptingTransport,
 };
 use switchyard_nft::{NftConfig, NftProxier};
@@ -214,6 +214,67 @@ fn a_table_that_cannot_be_read_costs_its_family_alone() {
             fails.store(false, Ordering::Relaxed);
             node.full();
             assert!(list("ip").contains("10.96.0.10") && list("ip6").contains("fd00::10"));
+        });
+    }
+}
+
+/// Another program that changes our tables without a pause delays what changes for a few syncs at
+/// most, also at the start.
+#[test]
+fn services_change_while_another_program_changes_our_tables_all_the_time() {
+    let table = Table::new(Family::Ip, "kube-proxy");
+    let chain = |_: TableDump| {
+        let (mut add, mut delete) = (Transaction::new(), Transaction::new());
+        add.add_chain(&table, "theirs");
+        delete.delete_chain(&table, "theirs");
+        [add, delete]
+    };
+    let element = |dump: TableDump| {
+        let set = &dump.sets["cluster-ips"];
+        let definition = Arc::new(set.definition.clone().expect("one of ours"));
+        let element = set.elements.as_ref().expect("they were read")[0].element.clone();
+        let (mut add, mut delete) = (Transaction::new(), Transaction::new());
+        delete.delete_elements(&table, &definition, vec![element.key]);
+        add.add_elements(&table, &definition, vec![element]);
+        [delete, add]
+    };
+    let toggles: [&(dyn Fn(TableDump) -> [Transaction; 2] + Sync); 2] = [&chain, &element];
+    for toggle in toggles {
+        in_namespace(|| {
+            let many = ManyServices { services: 4_000, endpoints: 5 };
+            let mut node = Node::new(many.node(), open());
+            node.apply(many.lists());
+            node.sync([]);
+            let dump = netlink().read(&table, Elements::Include).expect("readable");
+            let [first, second] = toggle(dump.expect("a table"));
+            let (stop, commits) = (AtomicBool::new(false), AtomicUsize::new(0));
+            let changed = thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut other = netlink();
+                    while !stop.load(Ordering::Relaxed) {
+                        // What one of them adds, a sync may have deleted.
+                        let taken = [&first, &second].map(|it| other.commit(it).is_ok());
+                        commits.fetch_add(taken.map(usize::from).iter().sum(), Ordering::Relaxed);
+                    }
+                });
+                let syncs = |node: &mut Node| (1..=10).find(|_| node.try_sync().is_ok());
+                node.apply([Event::Apply(many.slice(7, 1))]);
+                node.tracker.request_resync();
+                let compared = syncs(&mut node);
+                node.proxier = open();
+                node.tracker.request_resync();
+                node.apply([Event::Apply(many.slice(7, 2))]);
+                let restarted = syncs(&mut node);
+                node.apply([Event::Apply(many.slice(7, 3))]);
+                let ordinary = syncs(&mut node);
+                stop.store(true, Ordering::Relaxed);
+                [compared, restarted, ordinary]
+            });
+            assert!(changed.iter().all(Option::is_some), "{changed:?}");
+            assert!(ruleset().contains("10.240.0.4"), "{changed:?}");
+            assert!(commits.into_inner() > 100);
+            node.full();
+            assert_eq!(node.full().bytes, 0);
         });
     }
 }

@@ -34,15 +34,18 @@ const RESIZE_ATTEMPTS: usize = 100;
 /// The wait between two attempts: two seconds in all.
 const RESIZE_WAIT: Duration = Duration::from_millis(20);
 
-/// Reads a table; returns `None` if it does not exist. The result holds only if no other program
-/// changed the table in the meantime.
+/// Reads a table; returns `None` if it does not exist, and whether it can be whole: a part that is
+/// missing was deleted in the meantime. The result holds only if no other program changed the table
+/// in the meantime. A hasty reading does not wait for sets that the kernel is resizing.
 pub(super) fn read_table(
     socket: &mut Socket,
     table: &Table,
     with_elements: Elements,
-    generation: u32,
-) -> Result<Option<TableDump>, Error> {
-    let Some(table_flags) = flags_of(socket, table)? else { return Ok(None) };
+    generation: Option<u32>,
+    is_hasty: bool,
+) -> Result<(Option<TableDump>, bool), Error> {
+    let Some(table_flags) = flags_of(socket, table)? else { return Ok((None, true)) };
+    let mut is_whole = true;
     let (family, in_table) = (table.family, table.name.as_str());
     let mut chains = complete(|| {
         let read = |chains: &mut BTreeMap<_, _>, read: Attributes<'_>| {
@@ -58,7 +61,10 @@ pub(super) fn read_table(
         |rules: &mut Vec<_>, read| rules.extend(read_rule(in_table, read)),
     )?;
     for (name, rule) in rules {
-        chains.get_mut(&name).ok_or(Error::Interrupted)?.rules.push(rule);
+        match chains.get_mut(&name) {
+            Some(chain) => chain.rules.push(rule),
+            None => is_whole = false,
+        }
     }
     let mut sets: BTreeMap<_, _> = dump(
         socket,
@@ -73,20 +79,25 @@ pub(super) fn read_table(
             if definition.timeout.is_some() {
                 continue;
             }
-            match read_elements(socket, table, definition) {
-                Ok(elements) => set.elements = Some(elements),
+            match read_elements(socket, table, definition, is_hasty) {
+                Ok((elements, is_complete)) => {
+                    set.elements = Some(elements);
+                    is_whole &= is_complete;
+                }
                 Err(Error::Malformed(why)) => set.definition = Err(why.to_owned()),
+                Err(Error::Kernel(error)) if error.errno == libc::ENOENT => is_whole = false,
                 Err(error) => return Err(error),
             }
         }
     }
-    Ok(Some(TableDump {
+    let dump = TableDump {
         table: table.clone(),
-        generation: Some(generation),
+        generation,
         dormant: table_flags & table::FLAG_DORMANT != 0,
         chains,
         sets,
-    }))
+    };
+    Ok((Some(dump), is_whole))
 }
 
 /// Returns the flags of a table; `None` if it does not exist.
@@ -244,7 +255,7 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
     Ok(definition)
 }
 
-/// All elements of a set, sorted by key.
+/// Reads the elements of a set, sorted by key, and whether these are all.
 ///
 /// The kernel resizes the hash table of a set for a while after many elements were added. A dump in
 /// this time has some elements twice, and lacks as many others. So a dump is complete if it has no
@@ -253,23 +264,28 @@ pub(super) fn read_elements(
     socket: &mut Socket,
     table: &Table,
     definition: &SetDef,
-) -> Result<Vec<ElementDump>, Error> {
+    is_hasty: bool,
+) -> Result<(Vec<ElementDump>, bool), Error> {
     if definition.interval && !definition.is_concat_interval() {
-        return dump_intervals(socket, table, definition);
+        return dump_intervals(socket, table, definition).map(|elements| (elements, true));
     }
     let read_element = |read: Attributes<'_>| match definition.interval {
         true => read_concat_interval(definition, read),
         false => read_element(read),
     };
-    for _ in 0..RESIZE_ATTEMPTS {
+    let mut attempts = if is_hasty { 1 } else { RESIZE_ATTEMPTS };
+    loop {
         let mut elements = dump_elements(socket, table, definition, read_element)?;
         elements.sort_unstable_by_key(|found| found.element.key);
-        if elements.windows(2).all(|pair| pair[0].element.key != pair[1].element.key) {
-            return Ok(elements);
+        let dumped = elements.len();
+        elements.dedup_by_key(|found| found.element.key);
+        let is_complete = elements.len() == dumped;
+        attempts -= 1;
+        if is_complete || attempts == 0 {
+            return Ok((elements, is_complete));
         }
         thread::sleep(RESIZE_WAIT);
     }
-    Err(Error::Interrupted)
 }
 
 /// Shows elements to `visit` until it breaks, by its own socket: the rest of a dump cannot be

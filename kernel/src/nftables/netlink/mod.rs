@@ -39,7 +39,7 @@ const READ_ATTEMPTS: usize = 20;
 const LEAST_READ_ATTEMPTS: usize = 3;
 
 /// The time that further attempts to read a table may begin.
-const READ_FOR: Duration = Duration::from_secs(2);
+const READ_FOR: Duration = Duration::from_millis(500);
 
 /// The number of attempts to commit to an expected generation while other programs commit to other
 /// tables.
@@ -58,13 +58,21 @@ pub struct NetlinkTransport {
     record: Option<Record>,
     /// The ports of other sockets whose commits are no other program's.
     disregarded: Vec<u32>,
+    /// Whether the last read met a table that changed all the time.
+    is_changing: bool,
 }
 
 impl NetlinkTransport {
     /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> Result<Self, TransportError> {
         let socket = Socket::open(libc::NETLINK_NETFILTER)?;
-        Ok(Self { socket, buffer: Writer::new(), record: None, disregarded: Vec::new() })
+        Ok(Self {
+            socket,
+            buffer: Writer::new(),
+            record: None,
+            disregarded: Vec::new(),
+            is_changing: false,
+        })
     }
 
     /// Commits a transaction, with as many elements in a message.
@@ -202,21 +210,35 @@ impl Transport for NetlinkTransport {
             return Ok(None);
         }
         let begun = Instant::now();
-        for attempt in 0..READ_ATTEMPTS {
+        // A program that changed the table during all attempts of before may do so still.
+        let mut is_hasty = std::mem::take(&mut self.is_changing);
+        let attempts = if is_hasty { LEAST_READ_ATTEMPTS } else { READ_ATTEMPTS };
+        let mut torn = None;
+        for attempt in 0..attempts {
             if attempt >= LEAST_READ_ATTEMPTS && begun.elapsed() >= READ_FOR {
                 break;
             }
-            let Some(generation) = self.watch(table)? else { continue };
-            let read = dump::read_table(&mut self.socket, table, elements, generation);
+            let generation = self.watch(table)?;
+            let read = dump::read_table(&mut self.socket, table, elements, generation, is_hasty);
             // The dumps show one state if nothing in the tables was changed between them.
-            if self.newest_unchanged_since(generation)?.is_some() {
-                match read {
-                    Err(Error::Interrupted) => {}
-                    read => return Ok(read?),
-                }
+            let is_unchanged = match generation {
+                Some(generation) => self.newest_unchanged_since(generation)?.is_some(),
+                None => false,
+            };
+            is_hasty |= !is_unchanged;
+            match read {
+                Ok((read, true)) if is_unchanged => return Ok(read),
+                Ok((read, _)) => torn = Some(read),
+                Err(Error::Interrupted) => {}
+                Err(error) if is_unchanged => return Err(error.into()),
+                Err(_) => {}
             }
         }
-        Err(Error::Interrupted.into())
+        self.is_changing = true;
+        Err(match torn {
+            Some(torn) => TransportError::Changing(torn.map(Box::new)),
+            None => Error::Interrupted.into(),
+        })
     }
 
     fn read_elements(
@@ -224,8 +246,9 @@ impl Transport for NetlinkTransport {
         table: &Table,
         set: &SetDef,
     ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        match dump::read_elements(&mut self.socket, table, set) {
-            Ok(elements) => Ok(Some(elements)),
+        match dump::read_elements(&mut self.socket, table, set, false) {
+            Ok((elements, true)) => Ok(Some(elements)),
+            Ok((_, false)) => Err(Error::Interrupted.into()),
             Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -48,7 +48,7 @@ use super::{
 use crate::layout::names::KUBE_PROXY;
 
 /// The events that a run of all stories must have seen, besides each trouble of the API server.
-const SOMETIMES: [&str; 17] = [
+const SOMETIMES: [&str; 18] = [
     "a healthy process was checked",
     "an answer was lost",
     "a process ended before a commit",
@@ -56,6 +56,7 @@ const SOMETIMES: [&str; 17] = [
     "a process ended between two commits of a sync",
     "the monitor lost notifications of a damage",
     "a read was interrupted",
+    "a table changed while it was read",
     "a version with sets of other types came before",
     "a version with chains at other priorities came before",
     "a program with chains and sets of its own came before",
@@ -106,6 +107,8 @@ enum Step {
     Fault(usize, Fault),
     /// Reading a table fails.
     Unreadable,
+    /// Other programs change a table during all attempts to read it.
+    Changing(usize),
     /// Another program changes the tables, which is reported at once, or suspected later: the
     /// monitor's buffer was too small (`ENOBUFS`), and the engine has waited.
     Damage(usize, bool),
@@ -151,6 +154,7 @@ fn arbitrary_step() -> impl Strategy<Value = Step> {
         24 => calm_step(),
         3 => (0..3usize, fault).prop_map(|(commits, fault)| Step::Fault(commits, fault)),
         1 => Just(Step::Unreadable),
+        1 => any::<usize>().prop_map(Step::Changing),
         2 => (any::<usize>(), any::<bool>()).prop_map(|(n, seen)| Step::Damage(n, seen)),
         1 => Just(Step::Restart),
         1 => any::<usize>().prop_map(Step::TakenOver),
@@ -277,6 +281,7 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
             Step::Cut => cluster.server.faults().cut_connections(),
             Step::Fault(commits, fault) => lock(&world).happened.faults.push((commits, fault)),
             Step::Unreadable => lock(&world).unreadable = true,
+            Step::Changing(number) => lock(&world).changing = Some(number),
             Step::Damage(number, is_seen) => {
                 lock(&world).damage(number);
                 let change = match is_seen {
@@ -322,6 +327,7 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
         let mut world = lock(&world);
         world.happened.faults.clear();
         world.unreadable = false;
+        world.changing = None;
     }
     sleep(CONVERGED).await;
     assert!(!process.inputs.is_closed(), "the runner has ended");

@@ -47,6 +47,8 @@ pub(super) struct World {
     pub(super) kernel: Kernel,
     pub(super) happened: Happenings<Fault>,
     pub(super) unreadable: bool,
+    /// The damage of other programs during the next reading of a table.
+    pub(super) changing: Option<usize>,
     /// The commits of this process since its sync began.
     pub(super) commits: usize,
     pub(super) reads: usize,
@@ -214,7 +216,7 @@ pub(super) fn transport(world: &Arc<Mutex<World>>, process: usize) -> Intercepti
     let commits = move |kernel: &mut dyn Transport, transaction: &Transaction| {
         alive(&world, process)?.commit(kernel, transaction)
     };
-    InterceptingTransport::committing(Box::new(kernel), commits).reading(move |_, set| {
+    InterceptingTransport::committing(Box::new(kernel), commits).reading(move |table, set| {
         let mut world = alive(&at_read, process)?;
         if set.is_some() {
             return Ok(());
@@ -224,6 +226,13 @@ pub(super) fn transport(world: &Arc<Mutex<World>>, process: usize) -> Intercepti
             world.happened.has_met_faults = true;
             world.happened.seen.insert("a read was interrupted");
             return Err(Error::Interrupted.into());
+        }
+        if let Some(number) = world.changing.take() {
+            let read = world.kernel.ruleset().read(table, Elements::Include, 0);
+            world.damage(number);
+            world.happened.is_unreported = true;
+            world.happened.seen.insert("a table changed while it was read");
+            return Err(TransportError::Changing(read.map(Box::new)));
         }
         Ok(())
     })
