@@ -11,7 +11,7 @@ use switchyard_core::{
     model::ServiceName,
     objects::{Event, Kind, Object, ObjectKey},
     runner::Input,
-    testing::{Builder, NODE, service, simulation::lock},
+    testing::{Builder, NODE, endpoint, service, simulation::lock, slice},
 };
 use switchyard_sources::kube::{Pacer, RequestPace, Timing, WatchHealth, testing, watch_all};
 use tokio::{
@@ -59,6 +59,16 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
+    /// Creates a Service with endpoints.
+    pub(super) fn serve(&self) {
+        let served = service("served", "10.0.9.10").port("", "TCP", 80);
+        self.server.store().apply(served.json().clone());
+        let slice = slice("served", "a").port("", "TCP", 8080);
+        let slice = slice.endpoint(endpoint("10.244.9.11", NODE));
+        let slice = slice.endpoint(endpoint("10.244.9.12", "elsewhere"));
+        self.server.store().apply(slice.json().clone());
+    }
+
     /// Creates an object or changes it, perhaps to one that no client can read.
     pub(super) fn apply(&mut self, made: Builder, is_readable: bool) {
         let (made, field) = match made.key().kind {
@@ -75,6 +85,21 @@ impl Cluster {
     pub(super) fn apply_again(&mut self) {
         if let Some(last) = &self.last {
             self.server.store().apply(last.json().clone());
+        }
+    }
+
+    /// Moves the first endpoint of one of the slices.
+    pub(super) fn move_endpoint(&mut self, number: usize) {
+        self.keep_backup();
+        let slices: Vec<_> = self.backups[0].objects(Resource::EndpointSlices).cloned().collect();
+        let Some(mut slice) = slices.get(number % slices.len().max(1)).cloned() else { return };
+        let address = match slice["addressType"].as_str() {
+            Some("IPv6") => format!("fd00:10:244::{:x}", 0x100 + number % 9),
+            _ => format!("10.244.9.{}", 1 + number % 9),
+        };
+        if let Some(moved) = slice.pointer_mut("/endpoints/0/addresses/0") {
+            *moved = address.into();
+            self.server.store().apply(slice);
         }
     }
 

@@ -25,7 +25,7 @@ use switchyard_core::{
     runner::{Input, Runner, RunnerConfig},
     testing::{
         Builder, NODE, arbitrary_builder, assert_invariants, final_objects, local_addresses,
-        simulation::{Judge, live_through, lock},
+        simulation::{Judge, SERVED_ALL_THE_WHILE, live_through, lock},
     },
     track::Tracker,
 };
@@ -48,7 +48,8 @@ use super::{
 use crate::layout::names::KUBE_PROXY;
 
 /// The events that a run of all stories must have seen, besides each trouble of the API server.
-const SOMETIMES: [&str; 18] = [
+const SOMETIMES: [&str; 19] = [
+    SERVED_ALL_THE_WHILE,
     "a healthy process was checked",
     "an answer was lost",
     "a process ended before a commit",
@@ -90,6 +91,8 @@ enum Step {
     Delete(Box<Builder>),
     /// The last object is written again.
     Again,
+    /// An endpoint of a slice moves.
+    Move(usize),
     /// The server forgets what watches continue with (410).
     Expire,
     /// It does, Services change before they are listed, and one is deleted while the list is
@@ -127,6 +130,7 @@ fn calm_step() -> impl Strategy<Value = Step> {
         20 => (made(), prop::bool::weighted(0.95)).prop_map(|(made, is)| Step::Apply(made, is)),
         6 => made().prop_map(Step::Delete),
         1 => Just(Step::Again),
+        6 => any::<usize>().prop_map(Step::Move),
         1 => Just(Step::Expire),
         1 => Just(Step::ExpireAndDelete),
         1 => (0..6usize, any::<bool>()).prop_map(|(changes, is)| Step::Restore(changes, is)),
@@ -242,6 +246,8 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
     lock(&world).happened.process = first;
     let config = NodeConfig::new(NODE);
     let mut cluster = Cluster::default();
+    // Most of the arbitrary Services have no endpoints.
+    cluster.serve();
     let mut process = Process::start(&world, &config, &cluster).await;
     let mut problems = Vec::new();
     for step in steps {
@@ -250,6 +256,7 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
             Step::Apply(made, is_readable) => cluster.apply(*made, is_readable),
             Step::Delete(made) => cluster.delete(&made),
             Step::Again => cluster.apply_again(),
+            Step::Move(number) => cluster.move_endpoint(number),
             Step::Expire => cluster.server.faults().expire_watches(),
             Step::ExpireAndDelete => {
                 cluster.server.faults().expire_watches();
