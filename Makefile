@@ -114,7 +114,7 @@ test: forget-skipped fmt shell ipvs-tests tests-listed unit-listed beside skippe
 
 # The machine of ipvs mode keeps one processor busy, and takes as long as most of the rest, so it runs beside that. The
 # tests wait more than they compute, and some measure time: what only compiles gets the time that they and the machine
-# leave, at a lower priority than testing/vm/run.sh gives to it. Only that asks cargo, which would lock the others out.
+# leave. Only that asks cargo, which would lock the others out.
 COMPILATIONS = clippy features portable deny doc package static doctests
 beside:
 	@scripts/beside.sh 'ipvs: ' '$(MAKE) --no-print-directory ipvs-machine' \

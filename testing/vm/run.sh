@@ -51,7 +51,7 @@ quoted() {
 
 # The process ends with this shell, however that ends.
 setpriv --pdeathsig TERM timeout --kill-after 5 "${VM_SECONDS:-3600}" \
-    nice qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -nic none \
+    qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -nic none \
     -machine q35 -cpu max -accel "$accel" -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-3072}" \
     -kernel "$vm/vmlinux" -initrd "$vm/initramfs" \
     -append "console=ttyS0 panic=-1 mitigations=off nowatchdog no_timer_check tsc=reliable" \

@@ -128,8 +128,8 @@ pub enum TransportError {
     /// caller should read the table again, and retry.
     #[error("another program changed the ruleset in the meantime")]
     Conflict,
-    /// Other programs changed the table again and again while it was read. Each of its objects is as
-    /// it was at some time in the meantime.
+    /// Other programs changed the table again and again while it was read. Each object is as the
+    /// object was at some time in the meantime.
     #[error("other programs change the table all the time")]
     Changing(Option<Box<TableDump>>),
     /// The kernel refused the transaction: the first refusal, and the others.
