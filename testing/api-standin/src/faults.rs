@@ -44,6 +44,7 @@ pub(crate) struct State {
     pub(crate) progress_requests: bool,
     pub(crate) watches_end_at_once: bool,
     pub(crate) omits_versions: bool,
+    pub(crate) page_size: Option<u64>,
     forbidden: BTreeSet<Resource>,
     missing: BTreeSet<Resource>,
     errors: VecDeque<(Option<Resource>, Reply)>,
@@ -190,6 +191,11 @@ impl Faults {
     /// Whether lists, and the objects of watches, come without a resource version.
     pub fn omit_versions(&self, omit: bool) {
         self.lock().omits_versions = omit;
+    }
+
+    /// Has the pages of lists have at most so many objects, whatever the client asks for.
+    pub fn limit_pages(&self, size: Option<u64>) {
+        self.lock().page_size = size;
     }
 
     /// Restores the objects from a backup made when the store was at version 1: the version starts

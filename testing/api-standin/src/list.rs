@@ -47,7 +47,10 @@ pub(crate) fn list(
     // A real server answers version 0 from its cache, in one piece.
     let limit = match query.get("resourceVersion") {
         "0" => 0,
-        _ => query.number("limit")?.unwrap_or(0),
+        _ => {
+            let most = faults.lock().page_size.unwrap_or(u64::MAX);
+            query.number("limit")?.map_or(0, |limit| limit.min(most))
+        }
     };
     let (mut items, next) = page(&snapshot, namespace, &selector, after.as_ref(), limit);
     for item in &mut items {

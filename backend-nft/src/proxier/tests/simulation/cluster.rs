@@ -120,6 +120,24 @@ impl Cluster {
         }
     }
 
+    /// Has everything listed again in small pages that come slowly. Returns the number of requests
+    /// until then.
+    pub(super) fn list_in_pages(&self) -> usize {
+        let faults = self.server.faults();
+        faults.streaming_lists(false);
+        faults.limit_pages(Some(2));
+        faults.trickle(Some((300, Duration::from_millis(15))));
+        // Without a version that can be used, a list has pages.
+        faults.fail_next(None, 410, Kind::ALL.len());
+        faults.expire_watches();
+        self.server.requests().len()
+    }
+
+    /// Whether a page was asked for since so many requests.
+    pub(super) fn has_paged_since(&self, requests: usize) -> bool {
+        self.server.requests().iter().skip(requests).any(|request| request.contains("limit="))
+    }
+
     /// Deletes a Service.
     pub(super) fn delete_service(&mut self, service: &ServiceName) {
         self.keep_backup();

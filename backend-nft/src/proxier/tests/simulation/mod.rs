@@ -48,7 +48,7 @@ use super::{
 use crate::layout::names::KUBE_PROXY;
 
 /// The events that a run of all stories must have seen, besides each trouble of the API server.
-const SOMETIMES: [&str; 19] = [
+const SOMETIMES: [&str; 21] = [
     SERVED_ALL_THE_WHILE,
     "a healthy process was checked",
     "an answer was lost",
@@ -64,6 +64,8 @@ const SOMETIMES: [&str; 19] = [
     "a commit conflicted",
     "a list lacked what was known",
     "a list was older than what came before",
+    "objects changed between two pages of a list",
+    "the next page of a list was gone",
     "a sync came before the end of a list",
     "a removal came before the end of a list",
     "a sync had three transactions",
@@ -98,6 +100,9 @@ enum Step {
     /// It does, Services change before they are listed, and one is deleted while the list is
     /// synced.
     ExpireAndDelete,
+    /// Lists come in pages, and Services change between two of them; whether the next page is gone
+    /// then.
+    Pages(bool),
     /// The objects before so many changes come back, with versions that were never used, or not.
     Restore(usize, bool),
     /// A trouble of the API server begins or ends.
@@ -133,6 +138,7 @@ fn calm_step() -> impl Strategy<Value = Step> {
         6 => any::<usize>().prop_map(Step::Move),
         1 => Just(Step::Expire),
         1 => Just(Step::ExpireAndDelete),
+        1 => any::<bool>().prop_map(Step::Pages),
         1 => (0..6usize, any::<bool>()).prop_map(|(changes, is)| Step::Restore(changes, is)),
         4 => (0..TROUBLES.len(), any::<bool>()).prop_map(|(number, is)| Step::Trouble(number, is)),
         1 => (select(&[410, 429, 500, 503, 504]), 1..8usize)
@@ -269,6 +275,23 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
                 }
                 if let Some(service) = lock(&world).served.first() {
                     cluster.delete_service(service);
+                }
+            }
+            Step::Pages(is_gone) => {
+                let requests = cluster.list_in_pages();
+                for _ in 0..1_000 {
+                    if cluster.has_paged_since(requests) {
+                        lock(&world).happened.seen.insert(match is_gone {
+                            true => "the next page of a list was gone",
+                            false => "objects changed between two pages of a list",
+                        });
+                        cluster.change_many();
+                        if is_gone {
+                            cluster.server.faults().expire_log();
+                        }
+                        break;
+                    }
+                    sleep(Duration::from_millis(10)).await;
                 }
             }
             Step::Restore(changes, is_bumped) => {
