@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
-    namespace::{HEALTH, METRICS, Namespace},
+    namespace::{METRICS, Namespace},
     standin::{Cluster, run},
 };
 

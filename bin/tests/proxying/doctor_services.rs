@@ -15,7 +15,6 @@ use tempfile::TempDir;
 use crate::{
     doctor::{Examined, examine, node},
     manifests::{Manifests, NODE, service, slice},
-    namespace::HEALTH,
     standin::{Cluster, run},
 };
 

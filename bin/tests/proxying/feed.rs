@@ -10,7 +10,7 @@ use switchyard_core::testing::check_schema;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
-    namespace::{HEALTH, Namespace},
+    namespace::Namespace,
 };
 
 struct Feed(BufReader<UnixStream>);

@@ -21,7 +21,7 @@ use switchyard_core::testing::check_schema;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
-    namespace::{HEALTH, Namespace, until, until_ok},
+    namespace::{Namespace, until, until_ok},
 };
 
 /// A terminal, with all that was written to it.

@@ -11,7 +11,7 @@ use switchyard_core::testing::check_schema;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
-    namespace::{HEALTH, Namespace, until},
+    namespace::{Namespace, until},
 };
 
 const TO: &str = "10.96.0.10:80";
