@@ -5,8 +5,10 @@
 //! connections show it by contrast: they fail from the client's address, and succeed to the same
 //! endpoint from the node's. That may be because of the one client, whom a NetworkPolicy keeps from
 //! the endpoint: it is left out for a while at this endpoint. If it is so with several clients, and
-//! none in between has succeeded, no client of the family is shown for a while; then single
-//! connections try it.
+//! none in between has succeeded there, no client is shown to the endpoint for a while; then single
+//! connections try it. If endpoints of several Services are given up like that, and no connection
+//! in between has succeeded at any other, so is the family: one Service, whose policy keeps
+//! everybody away, says nothing about others.
 //!
 //! Nothing shows whether a datagram was answered in vain, so clients of datagrams are shown only
 //! after a connection has succeeded, until the family is given up.
@@ -21,18 +23,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::model::{IpFamily, PerFamily, Protocol};
+use switchyard_core::model::{IpFamily, PerFamily, Protocol, ServiceName};
 
-/// The clients that must fail, without a success in between, before a family is given up.
+/// The clients that must fail, without a success in between, before an endpoint is given up.
 const CLIENTS: usize = 3;
+
+/// The Services of which endpoints must be given up, without a success in between, before a family
+/// is.
+const SERVICES: usize = 2;
 
 /// The time for which one client is left out at one endpoint.
 const LEFT_OUT: Duration = Duration::from_secs(10);
 
-/// The most clients that are left out. Further ones are tried each time.
-const MOST_LEFT_OUT: usize = 1024;
+/// The most clients that are left out, and the most endpoints that have failed. Further ones are
+/// tried each time.
+const MOST: usize = 1024;
 
-/// The times for which a family is given up, at first and at most.
+/// The times for which an endpoint or a family is given up, at first and at most.
 const GIVEN_UP: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// The families in which clients are shown.
@@ -54,12 +61,21 @@ struct OfFamily {
 struct Doubts {
     /// The clients, each with an endpoint, that are left out, and until when.
     left_out: HashMap<(IpAddr, IpAddr), Instant>,
-    /// The clients that have failed since the last success.
+    /// The endpoints that have failed since their last success.
+    endpoints: HashMap<IpAddr, Endpoint>,
+    /// The Services of endpoints that were given up since the last success of any.
+    services: BTreeSet<ServiceName>,
+    given_up: Option<GivenUp>,
+}
+
+#[derive(Default)]
+struct Endpoint {
+    /// The clients that have failed.
     failed: BTreeSet<IpAddr>,
     given_up: Option<GivenUp>,
 }
 
-/// A family that is given up.
+/// An endpoint or a family that is given up.
 #[derive(Clone, Copy)]
 struct GivenUp {
     /// The time of the next try.
@@ -110,15 +126,15 @@ impl Showing {
         if doubts.left_out.get(&(client, endpoint)).is_some_and(|until| now < *until) {
             return false;
         }
-        match &mut doubts.given_up {
-            None => true,
-            Some(GivenUp { until, wait }) if protocol == Protocol::Tcp && *until <= now => {
-                *until = now + *wait;
-                *wait = (*wait * 2).min(GIVEN_UP[1]);
-                true
-            }
-            Some(_) => false,
+        let Doubts { endpoints, given_up, .. } = &mut *doubts;
+        let of_endpoint = endpoints.get_mut(&endpoint).and_then(|of| of.given_up.as_mut());
+        let mut given_up: Vec<&mut GivenUp> = of_endpoint.into_iter().chain(given_up).collect();
+        let is_shown =
+            given_up.iter().all(|given_up| protocol == Protocol::Tcp && given_up.until <= now);
+        if is_shown {
+            given_up.iter_mut().for_each(|given_up| given_up.tried(now));
         }
+        is_shown
     }
 
     /// Notes that an endpoint has accepted a connection of a client that was shown.
@@ -131,35 +147,64 @@ impl Showing {
         if has_doubts.load(Relaxed) {
             let mut doubts = self.0.get(IpFamily::of(&client)).doubts();
             doubts.left_out.remove(&(client, endpoint));
-            doubts.failed.clear();
+            doubts.endpoints.remove(&endpoint);
+            doubts.services.clear();
             doubts.given_up = None;
-            has_doubts.store(!doubts.left_out.is_empty(), Relaxed);
+            let are_left = !doubts.left_out.is_empty() || !doubts.endpoints.is_empty();
+            has_doubts.store(are_left, Relaxed);
         }
     }
 
-    /// Notes that an endpoint has accepted a connection of the node, and not one of a client that
-    /// was shown before. Returns whether clients of the family are shown no longer.
-    pub(crate) fn failed(&self, client: IpAddr, endpoint: IpAddr, now: Instant) -> bool {
+    /// Notes that an endpoint of a Service has accepted a connection of the node, and not one of a
+    /// client that was shown before. Returns whether clients of the family are shown no longer.
+    pub(crate) fn failed(
+        &self,
+        service: &ServiceName,
+        client: IpAddr,
+        endpoint: IpAddr,
+        now: Instant,
+    ) -> bool {
         let of_family = self.0.get(IpFamily::of(&client));
         let mut doubts = of_family.doubts();
         of_family.has_doubts.store(true, Relaxed);
-        if doubts.left_out.len() >= MOST_LEFT_OUT {
+        if doubts.left_out.len() >= MOST {
             doubts.left_out.retain(|_, until| now < *until);
         }
-        if doubts.left_out.len() < MOST_LEFT_OUT {
+        if doubts.left_out.len() < MOST {
             doubts.left_out.insert((client, endpoint), now + LEFT_OUT);
         }
-        if doubts.given_up.is_some() {
+        let is_known = doubts.endpoints.contains_key(&endpoint);
+        if doubts.given_up.is_some() || (!is_known && doubts.endpoints.len() >= MOST) {
             return false;
         }
-        doubts.failed.insert(client);
-        if doubts.failed.len() < CLIENTS {
+        let of_endpoint = doubts.endpoints.entry(endpoint).or_default();
+        of_endpoint.failed.insert(client);
+        if of_endpoint.given_up.is_some() || of_endpoint.failed.len() < CLIENTS {
             return false;
         }
-        let wait = GIVEN_UP[0];
-        doubts.given_up = Some(GivenUp { until: now + wait, wait: wait * 2 });
+        of_endpoint.given_up = Some(GivenUp::new(now));
+        doubts.services.insert(service.clone());
+        if doubts.services.len() < SERVICES {
+            return false;
+        }
+        // The endpoints are judged anew when the family is not given up any more.
+        doubts.endpoints.clear();
+        doubts.given_up = Some(GivenUp::new(now));
         of_family.has_worked.store(false, Relaxed);
         true
+    }
+}
+
+impl GivenUp {
+    fn new(now: Instant) -> Self {
+        let wait = GIVEN_UP[0];
+        Self { until: now + wait, wait: wait * 2 }
+    }
+
+    /// Notes that a connection tries again.
+    fn tried(&mut self, now: Instant) {
+        self.until = now + self.wait;
+        self.wait = (self.wait * 2).min(GIVEN_UP[1]);
     }
 }
 
@@ -174,10 +219,13 @@ impl OfFamily {
 mod tests {
     use super::*;
 
-    const POD: [u8; 4] = [10, 0, 1, 2];
-
     fn client(last: u8) -> IpAddr {
         [203, 0, 113, last].into()
+    }
+
+    /// The only endpoint of a Service.
+    fn pod(last: u8) -> IpAddr {
+        [10, 0, 1, last].into()
     }
 
     /// Families that are shown, and how the clients of one begin and fail.
@@ -190,55 +238,85 @@ mod tests {
             Self(showing, Instant::now())
         }
 
-        fn shows(&self, last: u8, after: u64) -> bool {
+        fn shows(&self, to: u8, last: u8, after: u64) -> bool {
             let now = self.1 + Duration::from_secs(after);
-            self.0.shows(Protocol::Tcp, client(last), POD.into(), now)
+            self.0.shows(Protocol::Tcp, client(last), pod(to), now)
         }
 
-        fn fail(&self, last: u8) -> bool {
-            self.0.failed(client(last), POD.into(), self.1)
+        fn fail(&self, to: u8, last: u8) -> bool {
+            let service = ServiceName::new("default", &format!("service-{to}"));
+            self.0.failed(&service, client(last), pod(to), self.1)
         }
 
-        fn work(&self, last: u8) {
-            self.0.worked(client(last), POD.into());
+        fn work(&self, to: u8, last: u8) {
+            self.0.worked(client(last), pod(to));
         }
 
         /// Whether datagrams of a client are shown.
-        fn shows_datagrams(&self, last: u8) -> bool {
+        fn shows_datagrams(&self, to: u8, last: u8) -> bool {
             self.0.is_on(Protocol::Udp, IpFamily::V4)
-                && self.0.shows(Protocol::Udp, client(last), POD.into(), self.1)
+                && self.0.shows(Protocol::Udp, client(last), pod(to), self.1)
+        }
+
+        /// The seconds after which connections are tried, to an endpoint or to either of two.
+        fn tries(&self, to: &[u8]) -> Vec<u64> {
+            let is_tried = |after: &u64| to.iter().filter(|to| self.shows(**to, 1, *after)).count();
+            (0..200).flat_map(|after| vec![after; is_tried(&after)]).collect()
         }
     }
+
+    const SINGLE: [u64; 8] = [1, 3, 7, 15, 31, 63, 123, 183];
 
     #[test]
     fn a_client_that_alone_fails_is_left_out_alone() {
         let tried = Tried::new();
-        assert!(!tried.shows_datagrams(1), "nothing has shown that it works");
+        assert!(!tried.shows_datagrams(1, 1), "nothing has shown that it works");
         for _ in 0..9 {
-            assert!(!tried.fail(7));
+            assert!(!tried.fail(1, 7));
         }
-        assert!(!tried.shows(7, 9) && tried.shows(7, 10) && tried.shows(1, 0));
-        tried.work(1);
-        assert!(tried.shows_datagrams(1) && !tried.shows_datagrams(7));
-        assert!(!tried.fail(8), "a client succeeded in between");
-        tried.work(1);
-        assert!(!tried.fail(9) && !tried.fail(7));
+        assert!(!tried.shows(1, 7, 9) && tried.shows(1, 7, 10) && tried.shows(1, 1, 0));
+        tried.work(1, 1);
+        assert!(tried.shows_datagrams(1, 1) && !tried.shows_datagrams(1, 7));
+        tried.fail(1, 8);
+        tried.work(1, 1);
+        tried.fail(1, 9);
+        tried.fail(1, 7);
+        assert!(tried.shows(1, 1, 0), "a client succeeded in between");
+    }
+
+    #[test]
+    fn the_endpoints_of_one_service_are_given_up_alone() {
+        let tried = Tried::new();
+        tried.work(2, 1);
+        assert!((7..50).all(|last| !tried.fail(1, last)));
+        assert!(!tried.shows_datagrams(1, 1) && tried.shows_datagrams(2, 1));
+        assert!(tried.shows(2, 7, 0) && tried.shows(2, 8, 0));
+        assert_eq!(tried.tries(&[1]), SINGLE, "a single one each time");
+        tried.work(2, 1);
+        assert!(!tried.shows(1, 1, 0), "another endpoint shows nothing about this one");
+        assert!((7..10).all(|last| !tried.fail(2, last)), "one of the first has succeeded since");
+        tried.work(1, 1);
+        assert!(tried.shows(1, 1, 0) && tried.shows(1, 2, 0));
     }
 
     #[test]
     fn a_family_that_has_worked_is_given_up_and_tried_again() {
         let tried = Tried::new();
-        tried.work(1);
-        assert!(!tried.fail(7) && !tried.fail(8) && tried.fail(9) && !tried.fail(10));
-        assert!(!tried.shows(1, 0) && !tried.shows_datagrams(1));
+        let fail = || {
+            assert!((7..10).all(|last| !tried.fail(1, last)));
+            assert!(!tried.fail(2, 7) && !tried.fail(2, 8) && tried.fail(2, 9));
+            assert!(!tried.fail(2, 10));
+        };
+        tried.work(1, 1);
+        fail();
+        assert!(!tried.shows(1, 1, 0) && !tried.shows_datagrams(3, 1));
         assert!(tried.0.shows(Protocol::Tcp, IpAddr::from([0; 16]), client(1), tried.1));
-        let tries = (0..200).filter(|after| tried.shows(1, *after)).collect::<Vec<_>>();
-        assert_eq!(tries, [1, 3, 7, 15, 31, 63, 123, 183], "a single one each time");
-        tried.work(1);
-        assert!(tried.shows(1, 0) && tried.shows(2, 0) && tried.shows_datagrams(2));
-        assert!(!tried.fail(8) && !tried.fail(9) && tried.fail(7));
+        assert_eq!(tried.tries(&[3, 1]), SINGLE, "a single one each time");
+        tried.work(3, 1);
+        assert!(tried.shows(1, 1, 0) && tried.shows(2, 2, 0) && tried.shows_datagrams(2, 2));
+        fail();
         tried.0.set(PerFamily { v4: true, v6: false });
-        assert!(tried.shows(7, 0) && tried.0.is_on(Protocol::Tcp, IpFamily::V4));
+        assert!(tried.shows(1, 7, 0) && tried.0.is_on(Protocol::Tcp, IpFamily::V4));
         assert!(!tried.0.is_on(Protocol::Tcp, IpFamily::V6));
     }
 }

@@ -147,7 +147,8 @@ async fn show(
             "Failed to connect from the client's address, unlike from the node's, which the endpoint sees"
         );
     }
-    if shared.showing.failed(client, endpoint.ip(), Instant::now()) {
+    let service = &port.id().name.service;
+    if shared.showing.failed(service, client, endpoint.ip(), Instant::now()) {
         tracing::warn!(
             family = %IpFamily::of(&client),
             "Endpoints see the node instead of clients: their answers to clients do not come back \
