@@ -145,10 +145,14 @@ impl SourcePorts {
 }
 
 /// Returns those of the system's ports that flows may have: the upper two thirds, most of which are
-/// far from those that servers have.
+/// far from those that servers have. Less those that Services listen at, unless that would leave
+/// nearly none: the system would choose such a port as well.
 fn for_flows(mut ports: Vec<u16>) -> Vec<u16> {
     let mut upper = ports.split_off(ports.len() / 3);
-    upper.retain(|port| !LISTENERS.contains(port));
+    let are_left = upper.iter().filter(|port| !LISTENERS.contains(port)).count();
+    if are_left > upper.len() / 8 {
+        upper.retain(|port| !LISTENERS.contains(port));
+    }
     upper
 }
 
@@ -314,5 +318,16 @@ mod tests {
         system.0 = 10_000..=40_000;
         let later = ports.take_at(now + ASK, &system, endpoint(1), client(1)).unwrap().unwrap();
         assert!((32_768..=40_000).contains(&later.port), "nor those that Services listen at");
+    }
+
+    #[test]
+    fn a_range_within_that_of_services_has_bounds_too() {
+        for last in [32_767, 33_000] {
+            let ports = Arc::<SourcePorts>::default();
+            let take = || ports.take(&System(20_000..=last), endpoint(1), client(1));
+            let held: Vec<_> = (0..5_000).map_while(|_| take().ok()).collect();
+            assert!((3_000..4_000).contains(&held.len()), "{}", held.len());
+            assert!(held.iter().all(Option::is_some), "none that the system chooses");
+        }
     }
 }
