@@ -100,7 +100,13 @@ impl SourcePorts {
     ) -> Result<Option<SourcePort>, LimitReached> {
         let mut taken = self.lock();
         if taken.asked.is_none_or(|asked| now - asked >= ASK) {
+            // Others take ports meanwhile, as far as some are known.
+            if !taken.ports.is_empty() {
+                taken.asked = Some(now);
+            }
+            drop(taken);
             let found = for_flows(platform.ephemeral_ports());
+            taken = self.lock();
             // A system that could be asked before is out of descriptors for a moment.
             if !found.is_empty() {
                 taken.ports = found;
@@ -258,6 +264,16 @@ mod tests {
         }
     }
 
+    /// A system that takes its time, in which another flow begins.
+    struct Slow(Arc<SourcePorts>);
+
+    impl Platform for Slow {
+        fn ephemeral_ports(&self) -> Vec<u16> {
+            drop(self.0.0.try_lock().expect("nobody has to wait for the system"));
+            Vec::new()
+        }
+    }
+
     fn client(i: u8) -> IpAddr {
         [192, 0, 2, i].into()
     }
@@ -314,6 +330,7 @@ mod tests {
     fn ports_that_are_reserved_later_are_left_out() {
         let (ports, mut system) = (Arc::<SourcePorts>::default(), System(40_000..=40_299));
         let now = Instant::now();
+        drop(ports.take_at(now, &Slow(Arc::clone(&ports)), endpoint(1), client(1)));
         drop(ports.take_at(now, &system, endpoint(1), client(1)));
         system.0 = 10_000..=40_000;
         let later = ports.take_at(now + ASK, &system, endpoint(1), client(1)).unwrap().unwrap();
