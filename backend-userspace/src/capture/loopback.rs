@@ -145,8 +145,9 @@ impl Loopback {
             IpFamily::V4 => Ipv4Addr::LOCALHOST.into(),
             IpFamily::V6 => Ipv6Addr::LOCALHOST.into(),
         };
+        let reserved = || forwarder.reserved_ports();
         let (address, error) =
-            ports::listen(&port.id, ip, known, &self.taken, |at| listen(at, main.action));
+            ports::listen(&port.id, ip, known, &self.taken, reserved, |at| listen(at, main.action));
         error.into_iter().for_each(&mut note);
         let node_port = find(|at| at == FrontendAddress::NodePort).map(|frontend| {
             let address = SocketAddr::new(address.ip(), frontend.port);

@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     io, mem,
     net::SocketAddr,
+    ops::RangeInclusive,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     thread,
     time::{Duration, Instant},
@@ -111,6 +112,11 @@ impl Forwarder {
     /// The Service ports with a listener that panicked, which is served again.
     pub fn panicked(&self) -> Panicked {
         self.shared.panicked.clone()
+    }
+
+    /// Returns the ports that the system has reserved for programs that ask for them by number.
+    pub(crate) fn reserved_ports(&self) -> Vec<RangeInclusive<u16>> {
+        self.shared.platform.reserved_ports().unwrap_or_default()
     }
 
     /// Sets which clients run on this node.

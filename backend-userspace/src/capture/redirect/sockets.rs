@@ -172,7 +172,8 @@ impl Redirect {
                         Listener { port: id.clone(), address, action, allowed_sources: None };
                     forwarder.listen(&listener).map_err(Box::new)
                 };
-                let (address, error) = ports::listen(id, ip, before, &self.taken, listen);
+                let reserved = || forwarder.reserved_ports();
+                let (address, error) = ports::listen(id, ip, before, &self.taken, reserved, listen);
                 if let Some(error) = error {
                     return Err(error);
                 }

@@ -3,6 +3,7 @@
 use std::{
     fs, io, mem,
     net::SocketAddr,
+    ops::RangeInclusive,
     os::fd::{AsRawFd, OwnedFd},
     sync::OnceLock,
     time::Duration,
@@ -53,15 +54,18 @@ impl Platform for Linux {
 
     /// ip-sysctl: `ip_local_port_range` without `ip_local_reserved_ports`. No setting of IPv6.
     fn ephemeral_ports(&self) -> Vec<u16> {
-        let read = |name| fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
-        let range = read("ip_local_port_range").unwrap_or_default();
+        let range = setting("ip_local_port_range").unwrap_or_default();
         let mut bounds = range.split_whitespace().map_while(|bound| bound.parse().ok());
         let (Some(first), Some(last)) = (bounds.next(), bounds.next()) else { return Vec::new() };
-        let Ok(reserved) = read("ip_local_reserved_ports") else { return Vec::new() };
-        let reserved: Vec<(u16, u16)> = reserved.trim().split(',').filter_map(ports).collect();
-        let is_reserved =
-            |port: &u16| reserved.iter().any(|(from, to)| (*from..=*to).contains(port));
+        let Ok(reserved) = self.reserved_ports() else { return Vec::new() };
+        let is_reserved = |port: &u16| reserved.iter().any(|ports| ports.contains(port));
         (first..=last).filter(|port| !is_reserved(port)).collect()
+    }
+
+    /// ip-sysctl: `ip_local_reserved_ports`.
+    fn reserved_ports(&self) -> io::Result<Vec<RangeInclusive<u16>>> {
+        let reserved = setting("ip_local_reserved_ports")?;
+        Ok(reserved.trim().split(',').filter_map(ports).collect())
     }
 
     fn share_port(&self, socket: &Socket) -> io::Result<()> {
@@ -226,10 +230,14 @@ impl Platform for Linux {
     }
 }
 
+fn setting(name: &str) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"))
+}
+
 /// Reads a port, or a range of ports.
-fn ports(text: &str) -> Option<(u16, u16)> {
+fn ports(text: &str) -> Option<RangeInclusive<u16>> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
-    Some((from.parse().ok()?, to.parse().ok()?))
+    Some(from.parse().ok()?..=to.parse().ok()?)
 }
 
 /// The amount that may be in a pipe; the kernel has its own lower limit.

@@ -10,7 +10,7 @@ mod sctp;
 use std::{
     io::{self, Read, Write},
     net::SocketAddr,
-    ops::Range,
+    ops::{Range, RangeInclusive},
     slice,
     time::Duration,
 };
@@ -95,6 +95,11 @@ pub(crate) trait Platform: Send + Sync {
     /// endpoints may [share a port](Self::share_port).
     fn ephemeral_ports(&self) -> Vec<u16> {
         Vec::new()
+    }
+
+    /// The ports that are reserved for programs that ask for them by number.
+    fn reserved_ports(&self) -> io::Result<Vec<RangeInclusive<u16>>> {
+        Ok(Vec::new())
     }
 
     /// Lets a socket share its port with others for which this is set, too, and which belong to the
