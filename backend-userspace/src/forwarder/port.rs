@@ -27,7 +27,24 @@ pub(crate) struct Port {
     snapshot: RwLock<Arc<Snapshot>>,
     affinity: Mutex<Affinity>,
     changes: watch::Sender<()>,
-    warned: Mutex<RateLimit>,
+    warned: Mutex<[RateLimit; Warning::COUNT]>,
+}
+
+/// A warning about connections or flows of a Service port, each of which is logged once a minute.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Warning {
+    /// No endpoint took it.
+    Unserved,
+    /// An endpoint was passed over for want of a local port.
+    NoLocalPort,
+    /// An endpoint sees the node instead of the client.
+    NotShown,
+    /// There are too many.
+    Refused,
+}
+
+impl Warning {
+    const COUNT: usize = Self::Refused as usize + 1;
 }
 
 /// The pools and endpoints of a Service port at a time.
@@ -131,9 +148,9 @@ impl Port {
         self.changes.subscribe()
     }
 
-    /// Whether the last warning about connections of this Service port is a minute ago.
-    pub(crate) fn is_warning_due(&self) -> bool {
-        self.warned.lock().unwrap_or_else(PoisonError::into_inner).is_due()
+    /// Whether the last such warning about this Service port is a minute ago.
+    pub(crate) fn is_due(&self, warning: Warning) -> bool {
+        self.warned.lock().unwrap_or_else(PoisonError::into_inner)[warning as usize].is_due()
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {

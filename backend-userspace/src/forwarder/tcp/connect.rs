@@ -22,7 +22,7 @@ use super::{PAUSE, tune};
 use crate::forwarder::{
     counters::Counted,
     ends::Ends,
-    port::{Chosen, Port},
+    port::{Chosen, Port, Warning},
     shared::Shared,
 };
 
@@ -79,6 +79,7 @@ pub(super) async fn connect(
                 if shared.platform.is_exhausted(&error) {
                     shared.counters.count(Counted::Exhausted);
                     sleep(PAUSE).await;
+                    last = Some(error);
                     continue;
                 }
                 tried.push(address);
@@ -87,7 +88,7 @@ pub(super) async fn connect(
                     is_without_port = true;
                     shared.without_port.fetch_add(1, Ordering::Relaxed);
                     shared.counters.count(Counted::Exhausted);
-                    if port.is_warning_due() {
+                    if port.is_due(Warning::NoLocalPort) {
                         tracing::warn!(
                             service = %port.id().name, endpoint = %address,
                             "Endpoint passed over: all local ports are connected to it, or have \
@@ -105,7 +106,7 @@ pub(super) async fn connect(
         }
     }
     shared.counters.count(Counted::unserved(protocol));
-    if port.is_warning_due() {
+    if port.is_due(Warning::Unserved) {
         let err =
             last.map_or("no endpoint is left".to_owned(), |last| ErrorChain(&last).to_string());
         tracing::warn!(service = %port.id().name, client = %ends.client, err, "No endpoint took a connection");
@@ -141,7 +142,7 @@ async fn show(
     if error.kind() == io::ErrorKind::AddrNotAvailable {
         return Ok(stream);
     }
-    if port.is_warning_due() {
+    if port.is_due(Warning::NotShown) {
         tracing::warn!(
             service = %port.id().name, %endpoint, %client, err = %ErrorChain(&error),
             "Failed to connect from the client's address, unlike from the node's, which the endpoint sees"
@@ -203,7 +204,7 @@ mod tests {
     use crate::forwarder::{
         platform::{self, Platform},
         shared::ForwarderConfig,
-        testing::resolved,
+        testing::{resolved, warnings},
     };
 
     /// A system that returns these results before it makes sockets, and calls exhaustion a quota.
@@ -251,6 +252,13 @@ mod tests {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         results.lock().unwrap().push(Err(refused));
         assert_ne!(endpoint(), Some(first));
+        results
+            .lock()
+            .unwrap()
+            .extend([(); TRIES].map(|()| Err(io::ErrorKind::QuotaExceeded.into())));
+        assert!(port.is_due(Warning::NoLocalPort));
+        let logged = warnings(|| assert_eq!(endpoint(), None));
+        assert!(matches!(&logged[..], [one] if one.contains("quota exceeded")), "{logged:?}");
     }
 
     /// Tests that need root.
