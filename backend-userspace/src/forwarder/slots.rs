@@ -19,7 +19,7 @@ use switchyard_core::model::{Protocol, ServiceName, ServicePortId};
 
 use crate::forwarder::{
     counters::{Counted, Counters},
-    rate_limit::RateLimit,
+    port::{Port, Warning},
 };
 
 /// The file descriptors of a connection: one to the client and one to the endpoint. A pipe has two
@@ -48,7 +48,6 @@ struct Taken {
     services: HashMap<Owner, Service>,
     /// The connections of each source, of all Services.
     sources: HashMap<IpAddr, usize>,
-    warned: RateLimit,
 }
 
 /// A Service, in one protocol.
@@ -58,7 +57,6 @@ type Owner = (ServiceName, Protocol);
 struct Service {
     connections: usize,
     sources: HashMap<IpAddr, usize>,
-    warned: RateLimit,
 }
 
 /// A place that is taken, until it is dropped.
@@ -161,18 +159,12 @@ impl Slots {
     }
 
     /// Counts and logs that a client has no place.
-    pub(crate) fn refuse(&self, port: &ServicePortId, client: IpAddr, full: LimitReached) {
+    pub(crate) fn refuse(&self, port: &Port, client: IpAddr, full: LimitReached) {
         self.counters.count(full.counted());
-        let limit = self.limit();
-        let mut taken = self.lock();
-        let Taken { services, warned, connections, .. } = &mut *taken;
-        let warned = services.get_mut(&owner(port)).map_or(warned, |own| &mut own.warned);
-        let is_due = warned.is_due();
-        let connections = *connections;
-        drop(taken);
-        if is_due {
+        if port.is_due(Warning::Refused) {
+            let (connections, limit) = (self.taken(), self.limit());
             tracing::warn!(
-                service = %port.name, %client, connections, limit,
+                service = %port.id().name, %client, connections, limit,
                 "Connection limit reached: too many of {full}"
             );
         }
@@ -295,6 +287,7 @@ mod tests {
     use switchyard_core::model::{IpFamily, ServicePortName};
 
     use super::*;
+    use crate::forwarder::testing::{resolved, serving, warnings};
 
     fn client(i: u8) -> IpAddr {
         [192, 0, 2, i].into()
@@ -372,6 +365,20 @@ mod tests {
         assert_eq!(held.len(), 450);
         let others = |i| slots.take(&service("api"), client(i));
         assert_eq!((2..40).map_while(|i| others(i).ok()).count(), 38);
+    }
+
+    #[test]
+    fn clients_without_a_place_are_logged_once_though_others_come_and_go() {
+        let slots = Slots::new(1);
+        let port = serving(resolved(Protocol::Tcp, &[]), ([127, 0, 0, 1], 80).into()).port;
+        let logged = warnings(|| {
+            for _ in 0..3 {
+                let held = slots.take(port.id(), client(1));
+                slots.refuse(&port, client(2), LimitReached::All);
+                drop(held);
+            }
+        });
+        assert_eq!((logged.len(), slots.refused()), (1, 3));
     }
 
     #[test]

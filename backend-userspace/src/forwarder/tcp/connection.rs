@@ -63,7 +63,7 @@ pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: Socket
                 });
             }
         }
-        Err(full) => shared.slots.refuse(id, client_ip, full),
+        Err(full) => shared.slots.refuse(&serving.port, client_ip, full),
     }
 }
 

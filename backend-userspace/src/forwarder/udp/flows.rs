@@ -155,7 +155,7 @@ impl Flows {
                 return true;
             }
             Err(UpstreamError::Full(full)) => {
-                self.shared.slots.refuse(serving.port.id(), client.ip(), full);
+                self.shared.slots.refuse(&serving.port, client.ip(), full);
             }
             Err(error) => {
                 self.shared.counters.count(Counted::UnservedUdp);
@@ -258,7 +258,7 @@ impl Flows {
         if let Err(error) = flow.move_on(context, at_hand) {
             let port = Arc::clone(&flow.port);
             match error {
-                UpstreamError::Full(full) => shared.slots.refuse(port.id(), client.ip(), full),
+                UpstreamError::Full(full) => shared.slots.refuse(&port, client.ip(), full),
                 error => self.report(&port, &error),
             }
             self.end(client);
