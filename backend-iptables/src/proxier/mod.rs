@@ -27,7 +27,8 @@ use switchyard_core::{
     transition::{Before, Transition},
 };
 use switchyard_kernel::xtables::{
-    Changes, Dump, Fingerprint, InstalledPrograms, OwnedChains, Programs, Table, TableRecord,
+    Changes, Dump, Fingerprint, InstalledPrograms, OwnChange, OwnedChains, Programs, Table,
+    TableRecord,
 };
 
 use self::full::Snapshot;
@@ -175,7 +176,7 @@ impl IptablesProxier {
         for programs in tools.iter().filter(|programs| change.programs(programs.family())) {
             let changes = incremental::plan(&self.settings, programs.family(), before, change);
             let print = Fingerprint::read(programs);
-            match self.commit(programs, &changes, false, &mut report, refused) {
+            match self.commit((programs, print), &changes, false, &mut report, refused) {
                 Ok(()) => {}
                 // A resync would wait for the lock as long again.
                 Err(error @ ToolError::Locked { .. }) => {
@@ -192,7 +193,6 @@ impl IptablesProxier {
                     return self.sync_full(change, refused);
                 }
             }
-            self.record.set_changed(programs.family(), print, Fingerprint::read(programs));
         }
         Ok(report)
     }
@@ -286,8 +286,7 @@ impl IptablesProxier {
                 report.drift.found(|| compare::describe(family, table, chain));
             }
         }
-        self.commit(programs, &changes, true, report, refused)?;
-        self.record.set_intact(family, print, Fingerprint::read(programs));
+        self.commit((programs, print), &changes, true, report, refused)?;
         if let Some(loopback) = localhost {
             // A chain that the kubelet shares is not written without a full dump.
             if snapshot == Snapshot::Jumps
@@ -300,10 +299,10 @@ impl IptablesProxier {
         Ok(())
     }
 
-    /// Commits the changes.
+    /// Commits the changes of tables that had a fingerprint before they were `compared`, or now.
     fn commit(
         &mut self,
-        programs: &Programs,
+        (programs, before): (&Programs, Option<Fingerprint>),
         changes: &Changes,
         compared: bool,
         report: &mut SyncReport,
@@ -311,6 +310,7 @@ impl IptablesProxier {
     ) -> Result<(), ToolError> {
         let family = programs.family();
         let text = changes.to_text();
+        let mut has_waited = false;
         if !text.is_empty() {
             let restored = programs.restore(&text).inspect_err(|error| {
                 if !matches!(error, ToolError::Locked { .. }) {
@@ -324,9 +324,16 @@ impl IptablesProxier {
             report.messages += text.lines().count();
             report.commit += restored.commit;
             report.waited += restored.waited;
-            if !restored.waited.is_zero() {
+            has_waited = !restored.waited.is_zero();
+            if has_waited {
                 tracing::info!(waited = ?restored.waited, "Waited for the xtables lock");
             }
+        }
+        let after = Fingerprint::read(programs);
+        let own = OwnChange { before, after, tables: changes.tables(), has_waited };
+        match compared {
+            true => self.record.set_intact(family, &own),
+            false => self.record.set_changed(family, &own),
         }
         let owned = self.owned.get_mut(family);
         for (table, owned) in [(Table::Filter, &mut owned.filter), (Table::Nat, &mut owned.nat)] {

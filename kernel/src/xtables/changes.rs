@@ -65,6 +65,11 @@ impl Changes {
         self.table(table).append.push((chain.to_owned(), rule.to_owned()));
     }
 
+    /// The tables that are changed.
+    pub fn tables(&self) -> Vec<Table> {
+        self.tables.keys().copied().collect()
+    }
+
     /// Counts rules that a table's owned chains gain (or lose, if negative). The text does not
     /// depend on it: the count is for statistics.
     pub fn count_owned(&mut self, table: Table, more: i64) {

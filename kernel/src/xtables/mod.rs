@@ -22,7 +22,9 @@ pub use self::{
     changes::Changes,
     dump::{Dump, Unreadable},
     leftovers::{LeftoverError, has_legacy_chains, legacy_tables, remove},
-    monitor::{Alteration, Fingerprint, MonitorError, TableMonitor, TableRecord, Watched},
+    monitor::{
+        Alteration, Fingerprint, MonitorError, OwnChange, TableMonitor, TableRecord, Watched,
+    },
     programs::{
         Flavour, InstalledPrograms, MissingPrograms, ProgramOptions, Programs, Restored,
         TimeLimits, ToolError, Tools, Version,

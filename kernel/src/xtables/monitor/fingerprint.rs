@@ -18,9 +18,9 @@ pub struct Fingerprint(pub(super) Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A hash of the size, the number of entries, and the offsets of the built-in chains of a
-    /// family's tables (`IPT_SO_GET_INFO`).
-    Legacy(u64),
+    /// For each of a family's tables ([`Table::ALL`]), a hash of the size, the number of entries,
+    /// and the offsets of the built-in chains (`IPT_SO_GET_INFO`).
+    Legacy([u64; Table::ALL.len()]),
     /// The generation of nf_tables, which each commit increases, of any table of either family.
     Generation(u32),
 }
@@ -34,7 +34,7 @@ impl Fingerprint {
             return Some(Self(Kind::Generation(machine.generation())));
         }
         Some(Self(match programs.flavour() {
-            Flavour::Legacy => Kind::Legacy(hash(programs.family()).ok()?),
+            Flavour::Legacy => Kind::Legacy(hashes(programs.family()).ok()?),
             Flavour::Nft => {
                 Kind::Generation(nftables::generation(&mut nft_tables::open().ok()?).ok()??)
             }
@@ -47,13 +47,15 @@ impl Fingerprint {
     }
 }
 
-fn hash(family: IpFamily) -> io::Result<u64> {
-    let mut hasher = DefaultHasher::new();
+fn hashes(family: IpFamily) -> io::Result<[u64; Table::ALL.len()]> {
+    let mut hashes = [0; Table::ALL.len()];
     // One socket for all tables: they are read at every change, and several times a second.
     let mut kernel = LegacyTable::open(family, Table::Nat)?;
-    for table in Table::ALL {
+    for (table, hash) in Table::ALL.into_iter().zip(&mut hashes) {
         kernel = kernel.with_table(table);
+        let mut hasher = DefaultHasher::new();
         kernel.info()?.hash(&mut hasher);
+        *hash = hasher.finish();
     }
-    Ok(hasher.finish())
+    Ok(hashes)
 }

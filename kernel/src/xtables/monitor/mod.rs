@@ -21,7 +21,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-pub use self::{fingerprint::Fingerprint, record::TableRecord};
+pub use self::{
+    fingerprint::Fingerprint,
+    record::{OwnChange, TableRecord},
+};
 
 use self::{listener::Listener, record::Known};
 use crate::xtables::{

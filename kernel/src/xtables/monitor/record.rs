@@ -7,7 +7,8 @@ use std::{
 
 use switchyard_model::{IpFamily, PerFamily};
 
-use super::Fingerprint;
+use super::{Fingerprint, fingerprint::Kind};
+use crate::xtables::Table;
 
 /// A full sync is due at most this often.
 const COMPARE_PERIOD: Duration = Duration::from_secs(10);
@@ -22,14 +23,53 @@ pub(super) enum Known {
     Nothing,
     /// Another program may have changed something.
     Unsure,
+    /// Another program may have changed something while own changes of legacy tables went on, which
+    /// the tables do not show.
+    Unseen,
     /// All chains and jumps were there at this fingerprint.
     Intact(Fingerprint),
 }
 
+/// A program's own change of a family's tables.
+#[derive(Clone, Debug)]
+pub struct OwnChange {
+    /// The fingerprint before the change, and before everything was read, if it was.
+    pub before: Option<Fingerprint>,
+    /// The fingerprint after the change.
+    pub after: Option<Fingerprint>,
+    /// The tables that were written.
+    pub tables: Vec<Table>,
+    /// Whether the change waited until another program released the xtables lock.
+    pub has_waited: bool,
+}
+
+impl OwnChange {
+    /// Whether the fingerprints show no change of another program in between: a generation for each
+    /// table that was written, at most, and the same legacy tables otherwise.
+    fn is_alone(&self) -> bool {
+        match (self.before.map(|print| print.0), self.after.map(|print| print.0)) {
+            (Some(Kind::Generation(before)), Some(Kind::Generation(after))) => {
+                after.wrapping_sub(before) as usize <= self.tables.len()
+            }
+            (Some(Kind::Legacy(before)), Some(Kind::Legacy(after))) => {
+                let mut others = Table::ALL.into_iter().zip(before.into_iter().zip(after));
+                others
+                    .all(|(table, (before, after))| before == after || self.tables.contains(&table))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether another program may have changed the tables that were written, unseen: legacy ones,
+    /// when it had the lock.
+    fn is_blind(&self, others_may_lock: bool) -> bool {
+        let is_legacy = matches!(self.after, Some(Fingerprint(Kind::Legacy(_))));
+        is_legacy && !self.tables.is_empty() && (others_may_lock || self.has_waited)
+    }
+}
+
 /// A record of a program's own changes, by which its [`TableMonitor`](super::TableMonitor) knows
 /// them from other programs'. The program that makes the changes and the monitor share it.
-///
-/// A program that changes a family's tables reads the [`Fingerprint`] before and after.
 #[derive(Debug, Default)]
 pub struct TableRecord(Mutex<State>);
 
@@ -45,8 +85,11 @@ struct State {
 impl State {
     /// A change of one family's tables moved the fingerprint; the other family's tables are as they
     /// were.
-    fn carry(&mut self, before: Option<Fingerprint>, after: Fingerprint) {
-        let Some(before) = before.filter(|before| before.is_common()) else { return };
+    fn carry(&mut self, change: &OwnChange) {
+        let Some((before, after)) = change.before.zip(change.after) else { return };
+        if !before.is_common() || !change.is_alone() {
+            return;
+        }
         for family in IpFamily::ALL {
             let known = self.known.get_mut(family);
             if *known == Known::Intact(before) {
@@ -62,36 +105,32 @@ impl TableRecord {
     }
 
     /// Records that a family's tables were compared with what they should hold, and changed
-    /// accordingly: everything is there.
-    pub fn set_intact(
-        &self,
-        family: IpFamily,
-        before: Option<Fingerprint>,
-        after: Option<Fingerprint>,
-    ) {
+    /// accordingly: everything is there, unless another program has changed something since they
+    /// were read.
+    pub fn set_intact(&self, family: IpFamily, change: &OwnChange) {
         let mut state = self.lock();
-        if let Some(after) = after {
-            state.carry(before, after);
-        }
-        *state.known.get_mut(family) = after.map_or(Known::Unsure, Known::Intact);
+        state.carry(change);
+        *state.known.get_mut(family) = match change.after {
+            // The lock is free between two tables.
+            Some(_) if change.is_blind(true) && change.is_alone() => Known::Unseen,
+            Some(after) if change.is_alone() => Known::Intact(after),
+            _ => Known::Unsure,
+        };
     }
 
     /// Records that a family's tables were changed without looking at the rest of them: everything
     /// is there if it was before.
-    pub fn set_changed(
-        &self,
-        family: IpFamily,
-        before: Option<Fingerprint>,
-        after: Option<Fingerprint>,
-    ) {
+    pub fn set_changed(&self, family: IpFamily, change: &OwnChange) {
         let mut state = self.lock();
-        let known = Some(*state.known.get(family));
+        let known = *state.known.get(family);
+        let is = |print: Option<Fingerprint>| print.map(Known::Intact) == Some(known);
         // The monitor may have looked already.
-        let was_intact = [before, after].map(|print| print.map(Known::Intact)).contains(&known);
-        if let Some(after) = after {
-            state.carry(before, after);
-        }
-        *state.known.get_mut(family) = match after {
+        let was_intact = is(change.after) || (is(change.before) && change.is_alone());
+        state.carry(change);
+        *state.known.get_mut(family) = match change.after {
+            Some(_) if known == Known::Unseen || (was_intact && change.is_blind(false)) => {
+                Known::Unseen
+            }
             Some(after) if was_intact => Known::Intact(after),
             _ => Known::Unsure,
         };
@@ -121,7 +160,7 @@ impl TableRecord {
             && let Some(now) = now
         {
             *state.known.get_mut(family) = Known::Intact(now);
-            state.altered = true;
+            state.altered |= known != Known::Unseen;
         }
     }
 
@@ -144,21 +183,27 @@ mod tests {
     const V4: IpFamily = IpFamily::V4;
     const V6: IpFamily = IpFamily::V6;
 
+    /// An own change of the table nat.
+    fn change(before: Option<Fingerprint>, after: Option<Fingerprint>) -> OwnChange {
+        OwnChange { before, after, tables: vec![Table::Nat], has_waited: false }
+    }
+
     #[test]
     fn own_changes_of_one_family_are_none_of_the_other() {
-        let [one, two, three] = [1, 2, 3].map(|i| Some(Fingerprint(Kind::Generation(i))));
+        let [one, two, three, four] = [1, 2, 3, 4].map(|i| Some(Fingerprint(Kind::Generation(i))));
         let record = TableRecord::default();
-        record.set_intact(V4, one, two);
+        record.set_intact(V4, &change(one, two));
         assert_eq!(record.get(V6), Known::Nothing);
-        record.set_intact(V6, two, three);
+        record.set_intact(V6, &change(two, three));
         assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
-        record.set_changed(V4, three, one);
-        assert_eq!(record.get(V6), Known::Intact(one.unwrap()));
+        record.set_changed(V4, &change(three, four));
+        assert_eq!(record.get(V6), Known::Intact(four.unwrap()));
 
         // Legacy tables of the families change independently.
-        let [one, two] = [1, 2].map(|i| Some(Fingerprint(Kind::Legacy(i))));
-        record.set_intact(V4, None, one);
-        record.set_intact(V6, one, two);
+        let [one, two] = [1, 2].map(|i| Some(Fingerprint(Kind::Legacy([i; 3]))));
+        let unchanged = OwnChange { tables: Vec::new(), ..change(one, one) };
+        record.set_intact(V4, &unchanged);
+        record.set_intact(V6, &OwnChange { tables: Table::ALL.into(), ..change(one, two) });
         assert_eq!(record.get(V4), Known::Intact(one.unwrap()));
     }
 
@@ -166,9 +211,9 @@ mod tests {
     fn changes_of_others_are_not_taken_for_own() {
         let [one, two, three] = [1, 2, 3].map(|i| Some(Fingerprint(Kind::Generation(i))));
         let record = TableRecord::default();
-        record.set_intact(V4, None, one);
+        record.set_intact(V4, &change(one, one));
         // The tables differ already before the change.
-        record.set_changed(V4, two, three);
+        record.set_changed(V4, &change(two, three));
         assert_eq!(record.get(V4), Known::Unsure);
         assert_eq!(record.resync_due(), None);
         record.confirm(V4, Known::Intact(one.unwrap()), three);
@@ -181,5 +226,22 @@ mod tests {
         assert_eq!(record.resync_due(), None);
         record.confirm(V4, Known::Intact(three.unwrap()), one);
         assert!(record.resync_due().unwrap() >= start + COMPARE_PERIOD);
+    }
+
+    /// The lock of legacy tables is free between those of a comparison, and another program may
+    /// have had it before a change that waited for it.
+    #[test]
+    fn legacy_tables_are_looked_at_where_others_may_have_changed_them() {
+        let prints = [[1, 1, 1], [1, 1, 2], [1, 1, 3], [1, 1, 4]];
+        let [one, two, three, four] = prints.map(|print| Some(Fingerprint(Kind::Legacy(print))));
+        let record = TableRecord::default();
+        record.set_intact(V4, &change(one, two));
+        assert_eq!(record.get(V4), Known::Unseen);
+        record.confirm(V4, Known::Unseen, two);
+        assert_eq!((record.get(V4), record.resync_due()), (Known::Intact(two.unwrap()), None));
+        record.set_changed(V4, &change(two, three));
+        assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
+        record.set_changed(V4, &OwnChange { has_waited: true, ..change(three, four) });
+        assert_eq!(record.get(V4), Known::Unseen);
     }
 }

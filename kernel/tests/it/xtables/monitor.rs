@@ -6,7 +6,8 @@ use std::{
 };
 
 use switchyard_kernel::xtables::{
-    Alteration, Fingerprint, Flavour, TableMonitor, TableRecord, Tools, Watched,
+    Alteration, Fingerprint, Flavour, OwnChange, Programs, Table, TableMonitor, TableRecord, Tools,
+    Watched,
 };
 use switchyard_model::IpFamily;
 use tokio::time::timeout;
@@ -15,6 +16,11 @@ use super::common::{CANARY, PATIENCE, chains, in_namespace, jumps, run, tools};
 
 /// Long enough for several looks at the tables.
 const SEVERAL_LOOKS: Duration = Duration::from_secs(1);
+
+/// A change of these tables that has just been made.
+fn own_change(programs: &Programs, before: Option<Fingerprint>, tables: Vec<Table>) -> OwnChange {
+    OwnChange { before, after: Fingerprint::read(programs), tables, has_waited: false }
+}
 
 struct Watch {
     flavour: Flavour,
@@ -44,7 +50,8 @@ impl Watch {
                 }
             }
             programs.restore(&changes.to_text()).expect("chains");
-            self.record.set_intact(programs.family(), before, Fingerprint::read(programs));
+            let own = own_change(programs, before, changes.tables());
+            self.record.set_intact(programs.family(), &own);
         }
     }
 
@@ -62,7 +69,8 @@ impl Watch {
             if programs.family() == family {
                 programs.restore(&format!("*nat\n{rule}\nCOMMIT\n")).expect("a rule");
             }
-            self.record.set_changed(programs.family(), before, Fingerprint::read(programs));
+            let tables = if programs.family() == family { vec![Table::Nat] } else { Vec::new() };
+            self.record.set_changed(programs.family(), &own_change(programs, before, tables));
         }
     }
 
@@ -129,6 +137,34 @@ fn own_changes_are_not_reported() {
                 }
             });
         });
+    }
+}
+
+/// What another program removes while a program reads the tables and changes them is no part of
+/// the change, which the fingerprint after that covers.
+#[test]
+fn changes_of_others_beside_own_ones_are_reported() {
+    for flavour in Flavour::ALL {
+        for is_compared in [true, false] {
+            in_namespace(move || {
+                block_on(async {
+                    let mut watch = Watch::new(flavour);
+                    watch.program();
+                    watch.assert_silent().await;
+                    let v4 = watch.tools.get(IpFamily::V4).expect("programs");
+                    let before = Fingerprint::read(v4);
+                    run(flavour, "iptables", "-t filter -F INPUT");
+                    let rule = "-A TEST-PORT-1 -p tcp -m tcp --dport 9 -j RETURN";
+                    v4.restore(&format!("*nat\n{rule}\nCOMMIT\n")).expect("a rule");
+                    let own = own_change(v4, before, vec![Table::Nat]);
+                    match is_compared {
+                        true => watch.record.set_intact(IpFamily::V4, &own),
+                        false => watch.record.set_changed(IpFamily::V4, &own),
+                    }
+                    assert_eq!(watch.changed().await, Alteration::Missing, "{flavour}");
+                });
+            });
+        }
     }
 }
 
