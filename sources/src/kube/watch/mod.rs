@@ -8,6 +8,7 @@ mod pauses;
 use std::{
     hash::{BuildHasher, RandomState},
     marker::PhantomData,
+    mem,
     time::Duration,
 };
 
@@ -92,6 +93,8 @@ pub(crate) struct Watch<T, I> {
     failures: u32,
     /// Watches in a row that were silent from the start.
     silent: u32,
+    /// Whether the present request is a watch that has brought something.
+    has_progressed: bool,
     is_absent: bool,
     item: PhantomData<fn() -> T>,
 }
@@ -120,6 +123,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             pages: true,
             failures: 0,
             silent: 0,
+            has_progressed: false,
             is_absent: false,
             item: PhantomData,
         }
@@ -131,7 +135,11 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         // the pauses of an outage were.
         let [mut pauses, mut relists] = [Pauses::default(), Pauses::default()];
         loop {
-            let Err(failure) = self.step().await else {
+            let result = self.step().await;
+            if mem::take(&mut self.has_progressed) {
+                pauses = Pauses::default();
+            }
+            let Err(failure) = result else {
                 self.is_absent = false;
                 continue;
             };
@@ -392,6 +400,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
                 }
                 WatchEvent::Error(status) => return Err(Failure::Event(status)),
             }
+            self.has_progressed = true;
         }
         Ok(())
     }

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 /// The pauses of client-go.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(800), longest: Duration::from_secs(30) };
-/// So long after a pause, a failure is the first again. client-go waits two minutes, which is as
-/// long as a list takes that is given up: a server that is overloaded must not be asked for lists
-/// at a fast pace.
+/// So long after a pause, a failure is the first again, whatever came in between. client-go waits
+/// two minutes, which is as long as a list takes that is given up: a server that is overloaded must
+/// not be asked for lists at a fast pace.
 const STABLE: Duration = Duration::from_secs(180);
 
 /// Pauses that grow from failure to failure, up to half a minute, and are up to twice as long at

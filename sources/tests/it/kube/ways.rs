@@ -33,6 +33,8 @@ enum Reply {
     Silent,
     /// A stream whose connection breaks.
     Broken,
+    /// The same after a bookmark of version 7.
+    Bookmark,
     /// A list without objects, of version 7.
     List,
     /// No connection.
@@ -71,6 +73,11 @@ impl Reply {
                 (200, format!("{event}\n"))
             }
             Self::Ends | Self::Silent | Self::Broken => (200, String::new()),
+            Self::Bookmark => {
+                let metadata = json!({"resourceVersion": "7"});
+                let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata});
+                (200, format!("{}\n", json!({"type": "BOOKMARK", "object": object})))
+            }
             Self::List => {
                 (200, json!({"metadata": {"resourceVersion": "7"}, "items": []}).to_string())
             }
@@ -80,7 +87,7 @@ impl Reply {
         let frames = stream::iter([Ok(Frame::data(text.into()))]);
         let body = match self {
             Self::Silent => StreamBody::new(frames.chain(stream::pending())).boxed_unsync(),
-            Self::Broken => {
+            Self::Broken | Self::Bookmark => {
                 let error = io::Error::from(io::ErrorKind::ConnectionReset);
                 StreamBody::new(frames.chain(stream::iter([Err(error.into())]))).boxed_unsync()
             }
@@ -207,6 +214,17 @@ async fn lists_are_streamed_again_after_an_outage() {
     let requests = requests_after(&outage).await;
     assert_eq!(ways(&requests)[..5], [Stream; 5], "{requests:?}");
     assert_eq!(ways(&requests)[5..9], [Cached, Watch, Stream, Stream], "{requests:?}");
+}
+
+/// A load balancer may cut each connection after some minutes.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_brings_something_is_opened_again_soon() {
+    use Reply::{Bookmark, Broken, Ends, List};
+    for (cut, is_soon) in [(Bookmark, true), (Broken, false)] {
+        let requests = requests_after(&[[Ends, List].as_slice(), &[cut; 8]].concat()).await;
+        assert_eq!(ways(&requests)[2..], [Way::Watch; 9], "{requests:?}");
+        assert_eq!(requests[10].1 < Duration::from_secs(2), is_soon, "{requests:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
