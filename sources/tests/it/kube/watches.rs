@@ -84,20 +84,6 @@ async fn a_version_that_the_server_does_not_know_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_cut_connection_is_replaced_at_once() {
-    let mut rig = Rig::plain(|server| fill(server, 3)).await;
-    rig.synced().await;
-    // Long enough not to count as a failure to begin.
-    rig.wait(Duration::from_millis(1100)).await;
-    rig.server.faults().cut_connections();
-    let cut = Instant::now();
-    apply(&rig.server, load::service(8));
-    rig.until("a change after the cut", |rig| rig.has(Kind::Service, "svc-8")).await;
-    println!("a change after a cut took {:?}", cut.elapsed());
-    assert_eq!(rig.listed[&Kind::Service], 1);
-}
-
-#[tokio::test]
 async fn a_silent_watch_is_opened_again() {
     let timing = Timing { idle: Duration::from_millis(1000), ..Timing::default() };
     let mut rig = Rig::start(Options::default(), timing, |server| fill(server, 3)).await;
