@@ -51,7 +51,10 @@ const MAX_LIST_FAILURES: u32 = 3;
 /// After so many failures of streamed lists, the next list is not streamed. Answers that the server
 /// is overloaded do not count.
 const MAX_STREAM_ERRORS: u32 = 5;
-/// After so many watches in a row that were silent from the start, the version is given up.
+/// After so many watches in a row that were silent from the start, the version is given up: a
+/// server that was restored from a backup sends nothing up to the version of a watch. A server
+/// whose versions have passed it by then cannot be told from one that was quiet, but by a list for
+/// each watch that is opened again, which all nodes would ask for after each outage.
 const MAX_SILENT: u32 = 2;
 
 /// An open watch.
