@@ -183,14 +183,14 @@ impl Tracker {
     }
 
     /// Counts the ready endpoints of a Service on this node. There are none where the traffic of
-    /// the Service finds no rules, since the kernel refuses them.
+    /// the Service may find no rules, since the kernel refuses them.
     pub(super) fn update_health_check(&mut self, name: &ServiceName) {
         let service = self.services.get(name);
         let mut wanted = service.and_then(|s| resolve::health_check(s, self.slices.get(name)));
         if let Some(wanted) = &mut wanted {
             for family in IpFamily::ALL {
                 let count = wanted.local_endpoints.get_mut(family).as_mut();
-                if let Some(count) = count.filter(|_| self.withheld.has(name, family)) {
+                if let Some(count) = count.filter(|_| self.withheld.may_lack_rules(name, family)) {
                     *count = 0;
                 }
             }

@@ -2,7 +2,7 @@
 //! is programmed until they are tried again. So everything else is programmed in the meantime.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     mem,
     sync::Arc,
     time::{Duration, Instant},
@@ -73,6 +73,8 @@ struct RefusedPort {
 struct RefusedFamily {
     /// The reason as it was reported.
     reported: String,
+    /// The Services that had endpoints on this node when the family was programmed last.
+    served: HashSet<ServiceName>,
     failures: u32,
     /// The time at which the family is tried again; `None` while it is tried.
     due: Option<Instant>,
@@ -84,12 +86,21 @@ struct RefusedFamily {
 }
 
 impl RefusedFamily {
-    fn again(known: Option<Self>, reason: &str, now: Instant) -> Self {
+    fn again(
+        known: Option<Self>,
+        reason: &str,
+        served: impl FnOnce() -> HashSet<ServiceName>,
+        now: Instant,
+    ) -> Self {
         let failures = known.as_ref().map_or(0, |known| known.failures.saturating_add(1));
         let unhastened = now + Backoff { first: FIRST, longest: LONGEST }.delay(failures);
         let hastened_from = known.as_ref().map_or(now, |known| known.unhastened);
-        let reported = reported(known.map(|known| known.reported), reason);
-        Self { reported, failures, due: Some(unhastened), unhastened, hastened_from }
+        let (known, served) = match known {
+            Some(known) => (Some(known.reported), known.served),
+            None => (None, served()),
+        };
+        let reported = reported(known, reason);
+        Self { reported, served, failures, due: Some(unhastened), unhastened, hastened_from }
     }
 }
 
@@ -153,9 +164,14 @@ impl Withheld {
         refused.filter(|refused| refused.due.is_some()).map(|refused| &*refused.reported)
     }
 
-    /// Whether a port of a Service is left out in a family.
-    pub(super) fn has(&self, service: &ServiceName, family: IpFamily) -> bool {
-        self.of_service(service).any(|(id, port)| id.family == family && port.waits.is_some())
+    /// Whether the endpoints of a Service on this node may lack rules in a family: a port of the
+    /// Service is left out, or the family, and had none when it was programmed last.
+    pub(super) fn may_lack_rules(&self, service: &ServiceName, family: IpFamily) -> bool {
+        let left_out = self.families.get(family).as_ref().filter(|refused| refused.due.is_some());
+        left_out.is_some_and(|refused| !refused.served.contains(service))
+            || self
+                .of_service(service)
+                .any(|(id, port)| id.family == family && port.waits.is_some())
     }
 
     /// The refused ports of a Service.
@@ -351,9 +367,22 @@ impl Tracker {
         }
         // Neither programmed nor refused: they are tried after the family.
         self.put_off_tried(family, now);
-        let refused = self.withheld.families.get_mut(family);
-        let again = RefusedFamily::again(refused.take(), reason, now);
-        Some(refused.insert(again))
+        let refused = self.withheld.families.get_mut(family).take();
+        let served = || {
+            let before = self.transition().before();
+            let checks = before.into_iter().flat_map(|before| before.health_checks());
+            let served = checks.filter(|(_, check)| *check.local_endpoints.get(family) > Some(0));
+            served.map(|(service, _)| service.clone()).collect()
+        };
+        let again = RefusedFamily::again(refused, reason, served, now);
+        *self.withheld.families.get_mut(family) = Some(again);
+        self.update_health_checks();
+        self.withheld.families.get(family).as_ref()
+    }
+
+    fn update_health_checks(&mut self) {
+        let services: Vec<_> = self.state.health_checks.keys().cloned().collect();
+        services.iter().for_each(|service| self.update_health_check(service));
     }
 
     /// Leaves out what is tried of a family, as due as before.
@@ -399,6 +428,7 @@ impl Tracker {
             {
                 refused.due = None;
                 self.unsynced.set_programmed(family, true);
+                self.update_health_checks();
             }
         }
         let mut services = BTreeSet::new();

@@ -144,3 +144,36 @@ fn a_node_that_refuses_a_port_has_no_endpoints_of_the_service() {
     assert_eq!(refuse(&mut cluster, "line 8 is refused"), [], "it is the same problem");
     assert_eq!(check(&cluster), Some((31000, Some(0), None)));
 }
+
+/// Its rules are as they were before it was refused.
+#[test]
+fn a_node_that_refuses_a_family_has_the_endpoints_that_were_programmed() {
+    let of_v6 =
+        of_web("6", "http", "TCP", &[endpoint("fd01::1", "node-1")]).set("addressType", "IPv6");
+    let of_v4 = of_web("1", "http", "TCP", &[endpoint("10.1.0.1", "node-1")]);
+    let dual = balanced("10.0.0.1,fd00::1");
+    for (before, expected) in
+        [(None, 0), (Some([dual.clone()].as_slice()), 0), (Some(&[dual.clone(), of_v6.clone()]), 1)]
+    {
+        let mut cluster = Cluster::new();
+        if let Some(before) = before {
+            cluster.apply(before);
+            cluster.take_changes();
+        }
+        cluster.apply(&[dual.clone(), of_v4.clone(), of_v6.clone()]);
+        for _ in 0..2 {
+            assert_eq!(check(&cluster), Some((31000, Some(1), Some(1))), "it is tried");
+            let families = PerFamily { v4: None, v6: Some("no IPv6".into()) };
+            let parts = RefusedParts { families, ..RefusedParts::default() };
+            let error = ProxierError::backend(Mode::NFTABLES, "no", "IPv6").of_parts(parts);
+            cluster.tracker.withhold(&error, Instant::now()).unwrap();
+            let left_out = Some((31000, Some(1), Some(expected)));
+            assert_eq!(check(&cluster), left_out);
+            // A sync of the other family, a change, and another attempt.
+            cluster.take_changes();
+            cluster.apply(&[of_web("2", "dns", "UDP", &[endpoint("10.1.0.1", "node-1")])]);
+            assert_eq!(check(&cluster), left_out);
+            cluster.tracker.advance(Instant::now() + Duration::from_secs(100));
+        }
+    }
+}
