@@ -90,9 +90,12 @@ impl EngineBuilder {
     }
 
     /// Decides whether the configuration can work on this node; by default it can. Called once,
-    /// before the first sync, when the Node states everything that the engine waits for, or the
-    /// engine has given up to wait; `None` if there is no Node. After `false`, the engine makes no
-    /// sync.
+    /// when the Node states everything that the engine waits for, or the engine has given up to
+    /// wait; `None` if there is no Node. That is before the first sync, if the configuration takes
+    /// anything from the Node. After `false`, the engine reports [`EngineEvent::NodeRefused`], and
+    /// makes no more syncs.
+    ///
+    /// [`EngineEvent::NodeRefused`]: crate::runner::EngineEvent::NodeRefused
     pub fn node_check(self, check: impl Fn(Option<&NodeFacts>) -> bool + Send + 'static) -> Self {
         Self { node_check: Some(Box::new(check)), ..self }
     }

@@ -135,8 +135,9 @@ impl Builder {
         Self { node_patience, ..self }
     }
 
-    /// Decides before the first sync whether the configuration can work on this node; by default it
-    /// can. After `false`, the proxy makes no sync.
+    /// Decides once whether the configuration can work on this node, before the first sync if the
+    /// configuration takes anything from the Node; by default it can. After `false`, the proxy
+    /// makes no more syncs, and is unhealthy.
     pub fn node_check(self, check: impl Fn(Option<&NodeFacts>) -> bool + Send + 'static) -> Self {
         Self { node_check: Some(Box::new(check)), ..self }
     }

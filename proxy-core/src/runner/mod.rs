@@ -152,7 +152,7 @@ impl Runner {
 
     /// Has the runner wait for facts of the Node before the first sync, if the configuration takes
     /// anything from the Node. Without patience, which is the default, the Nodes have to be listed,
-    /// and the Node may lack anything. The check decides whether there is a first sync.
+    /// and the Node may lack anything. The check decides whether there are syncs from then on.
     pub fn waiting_for_node(
         mut self,
         patience: Option<NodePatience>,

@@ -126,6 +126,11 @@ impl NodeWait {
         self.phase = Phase::Over;
         // A Node that lacks something later is no reason to stop.
         tracker.require(RequiredFacts::default());
-        self.is_refused = self.check.take().is_some_and(|check| !check(tracker.node()));
+        let node = tracker.node();
+        self.is_refused = self.check.take().is_some_and(|check| !check(node));
+        if self.is_refused {
+            tracing::error!("The configuration does not fit the node; nothing more is programmed");
+            observer.on_event(&EngineEvent::NodeRefused(node));
+        }
     }
 }

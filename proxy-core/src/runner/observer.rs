@@ -91,6 +91,9 @@ pub enum EngineEvent<'a> {
         /// The facts that the Node states; `None` if there is no Node.
         node: Option<&'a NodeFacts>,
     },
+    /// The check of the node ([`NodeCheck`](super::NodeCheck)) has refused the Node, which states
+    /// these facts. There are no further syncs.
+    NodeRefused(Option<&'a NodeFacts>),
     /// The facts that the Node states have changed, or the Nodes were listed for the first time.
     /// `None`: there is no Node.
     NodeChanged(Option<&'a NodeFacts>),

@@ -49,6 +49,7 @@ impl Observer for Log {
             EngineEvent::GaveUp { missing, node } => {
                 self.add(format!("gave up {}: {}", missing.as_str(), text(*node)));
             }
+            EngineEvent::NodeRefused(node) => self.add(format!("refused: {}", text(*node))),
             EngineEvent::NodeChanged(node) => self.add(format!("changed: {}", text(*node))),
             _ => {}
         }
@@ -288,13 +289,18 @@ async fn a_configuration_that_takes_nothing_from_the_node_waits_for_nothing_of_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_refused_is_never_synced() {
-    let running = Running::start(Takes::Address, PATIENCE, true);
-    running.list_services().await;
-    running.list_nodes(Some(this(&["10.0.0.1"], &[]))).await;
-    let lines = running.lines().await;
-    assert_eq!(lines.last().map(String::as_str), Some("known: [10.0.0.1] []"), "{lines:?}");
-    running.inputs.send(Input::Compare).await.unwrap();
-    seconds(10_000).await;
-    assert_eq!(running.lines().await, [""; 0]);
+async fn a_node_that_is_refused_is_not_synced_any_more() {
+    for (takes, syncs) in [(Takes::Address, 0), (Takes::Nothing, 1)] {
+        let running = Running::start(takes, PATIENCE, true);
+        running.list_services().await;
+        let lines = running.lines().await;
+        assert_eq!(lines.iter().filter(|line| *line == "sync").count(), syncs, "{lines:?}");
+        running.list_nodes(Some(this(&["10.0.0.1"], &[]))).await;
+        let facts = "[10.0.0.1] []";
+        let expected = ["changed", "known", "refused"].map(|what| format!("{what}: {facts}"));
+        assert_eq!(running.lines().await, expected);
+        running.inputs.send(Input::Compare).await.unwrap();
+        seconds(10_000).await;
+        assert_eq!(running.lines().await, [""; 0]);
+    }
 }

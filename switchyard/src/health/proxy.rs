@@ -1,9 +1,10 @@
 //! The health of this proxy, which load balancers and the kubelet check.
 //!
 //! A family is healthy unless a requested sync has been outstanding for too long, another program
-//! changed the rules in the kernel and the repair failed, or the engine has ended. A sync that
-//! leaves a family out is outstanding for that family. Though the proxy works, the node as a whole
-//! may be ineligible for traffic because the node is about to be removed.
+//! changed the rules in the kernel and the repair failed, the configuration does not fit the node,
+//! or the engine has ended. A sync that leaves a family out is outstanding for that family. Though
+//! the proxy works, the node as a whole may be ineligible for traffic because the node is about to
+//! be removed.
 
 use std::{
     collections::BTreeMap,
@@ -31,6 +32,8 @@ struct Inner {
     node_eligible: bool,
     /// Whether the last sync failed.
     has_failed: bool,
+    /// Whether the check of the node has refused it, so that nothing is programmed any more.
+    is_refused: bool,
     /// Whether the engine has ended, so that nothing is programmed any more.
     has_ended: bool,
 }
@@ -157,6 +160,11 @@ impl ProxyHealth {
         self.lock().has_failed = true;
     }
 
+    /// Records that the configuration does not fit the node.
+    pub fn node_refused(&self) {
+        self.lock().is_refused = true;
+    }
+
     /// Records that the engine has ended.
     pub fn ended(&self) {
         self.lock().has_ended = true;
@@ -178,7 +186,8 @@ impl ProxyHealth {
             |state: &Family| state.is_disturbed && (inner.has_failed || state.is_left_out);
         let families = inner.families.iter().map(|(family, state)| {
             let is_late = waiting(state).is_some_and(|waiting| waiting >= inner.timeout);
-            let healthy = !is_late && !is_wrong(state) && !inner.has_ended;
+            let has_stopped = inner.has_ended || inner.is_refused;
+            let healthy = !is_late && !is_wrong(state) && !has_stopped;
             (*family, FamilyReport { last_updated: state.last_updated, healthy })
         });
         let families: BTreeMap<_, _> = families.collect();
@@ -190,6 +199,9 @@ impl ProxyHealth {
             .collect();
         if inner.has_ended {
             problems.push("the engine has ended".to_owned());
+        }
+        if inner.is_refused {
+            problems.push("the configuration does not fit the node".to_owned());
         }
         if inner.has_failed {
             problems.push("the last sync failed".to_owned());
@@ -220,6 +232,7 @@ impl Observer for ProxyHealth {
                 self.synced(Timestamp::now(), now, is_programmed);
             }
             EngineEvent::SyncFailed { .. } => self.sync_failed(),
+            EngineEvent::NodeRefused(_) => self.node_refused(),
             EngineEvent::NodeEligible(is_eligible) => self.set_node_eligible(*is_eligible),
             _ => {}
         }
@@ -288,6 +301,12 @@ mod tests {
         health.ended();
         assert!(!health.report(now).healthy());
         assert_eq!(health.report(now).problems, ["the engine has ended"]);
+
+        let health = ProxyHealth::new(TIMEOUT);
+        health.started(&IpFamily::ALL, Timestamp::UNIX_EPOCH);
+        health.on_event(&EngineEvent::NodeRefused(None));
+        assert!(!health.report(now).healthy());
+        assert_eq!(health.report(now).problems, ["the configuration does not fit the node"]);
     }
 
     #[test]
