@@ -106,10 +106,18 @@ pub(super) fn of_service(
                         node.name
                     );
                     if let Some(check) = service.health_check {
-                        because.push_str(&format!(
-                            "; a load balancer should not send them, as the health check on port {} fails",
-                            check.port
-                        ));
+                        because.push_str(&match check.local_endpoints.get(name.family) {
+                            Some(1..) => format!(
+                                "; a load balancer may send them, as the health check on port {} \
+                                 succeeds by another port of the Service",
+                                check.port
+                            ),
+                            _ => format!(
+                                "; a load balancer should not send them, as the health check on \
+                                 port {} fails",
+                                check.port
+                            ),
+                        });
                     }
                     found.push(note(cause::NONE_HERE, because));
                 }

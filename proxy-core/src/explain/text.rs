@@ -11,7 +11,10 @@ use super::{
     findings::reason,
     printable::Printable,
 };
-use crate::state::{FrontendAddress, PoolKind};
+use crate::{
+    model::PerFamily,
+    state::{FrontendAddress, PoolKind},
+};
 
 /// The most source ranges that are shown.
 const MOST_RANGES: usize = 3;
@@ -47,14 +50,18 @@ impl fmt::Display for Explanation {
             table(f, std::iter::once(header).chain(lines).collect())?;
         }
         if let Some(check) = self.health_check {
-            let local: usize = [check.local_endpoints.v4, check.local_endpoints.v6]
-                .into_iter()
-                .flatten()
-                .max()
-                .unwrap_or_default();
-            let status = if local > 0 { 200 } else { 503 };
-            let plural = if local == 1 { "" } else { "s" };
-            writeln!(f, "health check :{}  {status}, {local} local endpoint{plural}", check.port)?;
+            write!(f, "health check :{}  ", check.port)?;
+            let PerFamily { v4, v6 } = check.local_endpoints;
+            match (v4, v6) {
+                (Some(v4), Some(v6)) if v4 != v6 => {
+                    write!(f, "IPv4: ")?;
+                    health_answer(f, v4)?;
+                    write!(f, "; IPv6: ")?;
+                    health_answer(f, v6)?;
+                }
+                _ => health_answer(f, v4.or(v6).unwrap_or_default())?,
+            }
+            writeln!(f)?;
         }
         if !self.endpoints.is_empty() {
             let header = [
@@ -135,6 +142,13 @@ fn table(f: &mut fmt::Formatter<'_>, mut rows: Vec<Vec<String>>) -> fmt::Result 
         writeln!(f, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+/// Writes what load balancers are answered about this node.
+fn health_answer(f: &mut fmt::Formatter<'_>, local: usize) -> fmt::Result {
+    let status = if local > 0 { 200 } else { 503 };
+    let plural = if local == 1 { "" } else { "s" };
+    write!(f, "{status}, {local} local endpoint{plural}")
 }
 
 fn frontend_rows(line: &FrontendLine, node: &str) -> Vec<Vec<String>> {

@@ -84,6 +84,31 @@ fn each_client_of_a_local_policy_has_its_answer() {
     assert!(answer.to_string().contains("health check :31999  503, 0 local endpoints"), "{answer}");
 }
 
+/// Of all ports of a Service, and of each family by itself.
+#[test]
+fn a_health_check_may_succeed_by_another_port() {
+    let dual = service("web", "10.96.0.1,fd96::1")
+        .set("spec.type", "LoadBalancer")
+        .set("spec.externalTrafficPolicy", "Local")
+        .set("spec.healthCheckNodePort", 31999)
+        .port("http", "TCP", 80)
+        .port("admin", "TCP", 8080)
+        .set("spec.externalIPs", json!(["203.0.113.7", "2001:db8::7"]));
+    let of = |suffix: &str, port: &str| slice("web", suffix).port(port, "TCP", 8080);
+    let tracker = cluster([
+        &dual,
+        &of("a", "http").endpoint(endpoint("10.1.2.1", ELSEWHERE)),
+        &of("b", "admin").endpoint(endpoint("10.1.0.1", NODE)),
+        &of("c", "http").set("addressType", "IPv6").endpoint(endpoint("fd01::2:1", ELSEWHERE)),
+    ]);
+    let answer = ask(&tracker, "198.51.100.9 -> 203.0.113.7:80");
+    assert!(answer.to_string().contains("31999 succeeds by another port"), "{answer}");
+    let answer = ask(&tracker, "2001:db8::9 -> [2001:db8::7]:80").to_string();
+    assert!(answer.contains("health check on port 31999 fails"), "{answer}");
+    let line = "health check :31999  IPv4: 200, 1 local endpoint; IPv6: 503, 0 local endpoints";
+    assert!(answer.contains(line), "{answer}");
+}
+
 #[test]
 fn a_note_has_the_worst_that_is_wrong() {
     let web = || service("web", "10.96.0.1").port("http", "TCP", 80);
