@@ -160,7 +160,7 @@ impl<'a> Transition<'a> {
 
     /// Whether the backend should read what the kernel holds, whichever program put it there, and
     /// change what differs from [`Transition::after`], instead of trusting [`Transition::before`].
-    /// Set at the first sync, after a failure, and on a period.
+    /// Set at the first sync, after a failure, on a period, and after changes by other programs.
     pub fn is_resync(&self) -> bool {
         self.unsynced.resync
     }
@@ -169,6 +169,11 @@ impl<'a> Transition<'a> {
     /// that knows all of that may repair it, and trust [`Transition::before`] otherwise.
     pub fn is_repair(&self) -> bool {
         self.unsynced.repair
+    }
+
+    /// Whether everything is to be compared, and not what other programs have changed alone.
+    pub fn is_full(&self) -> bool {
+        self.unsynced.resync && !self.unsynced.repair
     }
 
     /// Whether the backend should begin to compare what its monitor does not watch, in parts, by

@@ -257,7 +257,7 @@ fn sync_line<'a>(
         milliseconds: duration.as_secs_f64() * 1000.0,
         latency_milliseconds: None,
         error: None,
-        full: change.is_resync(),
+        full: change.is_full(),
         changed,
         added: report.added,
         removed: report.removed,

@@ -95,7 +95,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
         tracing::warn!(problem = problem.as_str(), "The node is not as the proxy mode needs it");
     }
     tracing::debug!(
-        full = outcome.change.is_resync(),
+        full = outcome.change.is_full(),
         changed = outcome.change.ports().len(),
         service_ports = outcome.change.after().service_ports.len(),
         added = outcome.report.added,
@@ -110,7 +110,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
 /// Logs that a sync begins.
 fn log_start(change: &Transition<'_>) {
     tracing::debug!(
-        full = change.is_resync(),
+        full = change.is_full(),
         changed = change.ports().len(),
         service_ports = change.after().service_ports.len(),
         "Syncing"
@@ -219,7 +219,7 @@ impl EngineObserver {
         self.metrics.sync_failed(error, change, duration.as_secs_f64());
         tracing::error!(
             err = %ErrorChain(error),
-            full = change.is_resync(),
+            full = change.is_full(),
             elapsed = ?duration,
             "Sync failed; retrying"
         );

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::RefusedAttempt;
 use crate::model::{IpFamily, ServicePortId};
 
-/// The differences between the kernel and what had been programmed, which a resync found and
-/// repaired, or a comparison alone found.
+/// The differences between the kernel and what had been programmed, which a sync found or was told
+/// of, and repaired, or a comparison alone found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
     /// The number of objects (chains, sets, elements ...) that were missing, altered or too many.
@@ -58,9 +58,9 @@ pub struct SyncReport {
     /// Whether the rules could not be written that keep other hosts from loopback addresses of IPv4
     /// ([`Profile::guards_loopback`](super::Profile::guards_loopback)).
     pub loopback_unguarded: bool,
-    /// Changes made by another program. Only a resync looks, and only if the backend knows
-    /// what the kernel should have held: not after a failure, and not when the program has just
-    /// started.
+    /// Changes made by another program. Only a resync looks, or repairs what the monitor has
+    /// reported; and only if the backend knows what the kernel should have held: not after a
+    /// failure, and not when the program has just started.
     pub drift: Drift,
     /// The rules of each table, in backends whose rules grow with the number of Services.
     pub rules: Vec<RuleCount>,

@@ -483,7 +483,7 @@ impl Runner {
                 report.degraded.extend(self.tracker.degraded());
                 self.retries.succeeded();
                 self.revisit = report.requeue_after.map(|wait| after(now, wait));
-                if compares && !change.is_repair() {
+                if change.is_full() {
                     self.last_resync = Some(start);
                 }
                 let latency = self.oldest_change.take().map(|arrived| arrived.elapsed());

@@ -57,8 +57,8 @@ pub enum EngineEvent<'a> {
     /// Another program has changed, or may have changed, what was programmed. Sent for every report
     /// of the backend's monitor; the resync may follow later.
     ExternallyChanged(&'a ExternalChange),
-    /// Everything will be compared with the kernel at the next sync, because another program has
-    /// changed what was programmed. A resync on suspicion is requested like any sync.
+    /// The next sync will repair what another program has changed, by a comparison of everything
+    /// unless the backend knows what that is. A resync on suspicion is requested like any sync.
     ResyncRequested,
     /// The kernel refused parts of a sync, which are left out from now on; the sync is tried again
     /// at once.

@@ -1,4 +1,4 @@
-//! Resyncs because of a [`ExternalChange`].
+//! Resyncs and repairs because of an [`ExternalChange`].
 
 use std::{mem, time::Duration};
 
@@ -16,16 +16,16 @@ pub(super) struct Resyncs {
     /// The time at which the last resync ended, and how long it took.
     last: Option<(Instant, Duration)>,
     due: Option<Instant>,
-    /// Whether a change is to be compared, and not only a suspicion.
+    /// Whether a change is to be repaired, and not only a suspicion to be looked into.
     is_changed: bool,
 }
 
 /// The reason of a resync that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// Changes made by another program.
+    /// Changes made by another program: a repair.
     Changed,
-    /// Possible changes by another program.
+    /// Possible changes by another program: everything is compared.
     Suspected,
 }
 
@@ -57,7 +57,7 @@ impl Resyncs {
         Some(if mem::take(&mut self.is_changed) { Reason::Changed } else { Reason::Suspected })
     }
 
-    /// Notes that everything was compared, for whatever reason.
+    /// Notes that a resync or repair has ended, for whatever reason.
     pub(super) fn finished(&mut self, now: Instant, took: Duration) {
         self.last = Some((now, took));
         self.due = None;

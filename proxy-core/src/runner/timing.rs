@@ -44,9 +44,9 @@ pub struct RunnerConfig {
     pub longest_retry: Duration,
     /// The time without a resync after which everything is compared with the kernel.
     pub full_period: Duration,
-    /// The shortest time between two resyncs because another program has changed what was
-    /// programmed: such a program may do so all the time. Resyncs that take longer than this
-    /// are as far apart as they take.
+    /// The shortest time between two repairs because another program has changed what was
+    /// programmed: such a program may do so all the time. Repairs that take longer than this are as
+    /// far apart as they take.
     pub resync_at_most_every: Duration,
     /// The shortest time between two resyncs because another program may have changed what was
     /// programmed. Resyncs take at most a fiftieth of the time.

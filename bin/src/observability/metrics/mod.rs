@@ -385,7 +385,12 @@ impl Metrics {
             let labels = [family.as_str()];
             self.sync.duration.with_label_values(&labels).observe(seconds);
             if let Some(extent) = &self.extent {
-                let by_extent = if change.is_resync() { &extent.full } else { &extent.partial };
+                let by_extent = match change.is_resync() {
+                    // Some take as long as the one and some as the other.
+                    true if change.is_repair() => continue,
+                    true => &extent.full,
+                    false => &extent.partial,
+                };
                 by_extent.with_label_values(&labels).observe(seconds);
             }
         }

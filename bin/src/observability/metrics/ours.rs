@@ -19,7 +19,7 @@ metrics! {
             "Time that syncs waited for the xtables lock; syncs without a wait do not count",
             exponential_buckets(0.001, 4.0, 8)?),
         drift_repairs: counter("switchyard_drift_repairs_total",
-            "Resyncs that found, and repaired, changes by other programs"),
+            "Syncs that found, or were told of, changes by other programs, and repaired them"),
         drift_objects: counter("switchyard_drift_repaired_objects_total",
             "Chains, sets, elements and other objects that other programs had changed"),
         rejected: counters("switchyard_objects_rejected_total",

@@ -1,11 +1,12 @@
 //! The metrics of syncs and changes, as text.
 
 use switchyard_core::{
+    config::NodeConfig,
     model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     proxier::SyncReport,
     state::State,
     testing::OwnedTransition,
-    track::NoLocalEndpoints,
+    track::{NoLocalEndpoints, Tracker},
 };
 
 use super::*;
@@ -62,6 +63,24 @@ fn old_trigger_times_do_not_count() {
     assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"1\"}}")), 0.0);
     assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"3\"}}")), 1.0);
     assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"300\"}}")), 1.0);
+}
+
+#[test]
+fn a_repair_is_no_full_sync_and_no_partial_one() {
+    let metrics = Metrics::for_tests();
+    let mut tracker = Tracker::new(NodeConfig::new("node-1"));
+    tracker.mark_synced();
+    tracker.request_repair();
+    metrics.observe_duration(&tracker.transition(), 0.002);
+    tracker.request_resync();
+    metrics.observe_duration(&tracker.transition(), 0.2);
+    let text = metrics.text();
+    for (name, count) in
+        [("sync_proxy", 2.0), ("sync_full_proxy", 1.0), ("sync_partial_proxy", 0.0)]
+    {
+        let series = format!("kubeproxy_{name}_rules_duration_seconds_count{{ip_family=\"IPv6\"}}");
+        assert_eq!(if text.contains(&series) { value(&text, &series) } else { 0.0 }, count);
+    }
 }
 
 #[test]
