@@ -140,8 +140,8 @@ fn own_changes_are_not_reported() {
     }
 }
 
-/// What another program removes while a program reads the tables and changes them is no part of
-/// the change, which the fingerprint after that covers.
+/// Rules that another program removes while a program reads the tables and changes them are no
+/// part of that change, though the fingerprint after it covers both.
 #[test]
 fn changes_of_others_beside_own_ones_are_reported() {
     for flavour in Flavour::ALL {
