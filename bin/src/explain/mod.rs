@@ -107,15 +107,16 @@ pub fn is_reader_gone(error: &(dyn std::error::Error + 'static)) -> bool {
     written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The path of the socket, which a proxy with a name has beside that of the cluster's proxy.
+/// The path of the socket, which a proxy with a name has beside that of the cluster's proxy. An empty
+/// path is that of no socket.
 pub fn socket(flags: &Flags) -> PathBuf {
     let default = table::named("local-socket").map_or("", |flag| flag.default);
-    match (flags.text("local-socket"), flags.text("service-proxy-name")) {
+    match (flags.written("local-socket"), flags.text("service-proxy-name")) {
         (Some(path), _) => path.into(),
-        (None, Some(name)) if !name.is_empty() => {
+        (None, Some(name)) => {
             Path::new(default).with_file_name(format!("{OF_NAMED_PROXY}{name}.sock"))
         }
-        (None, _) => default.into(),
+        (None, None) => default.into(),
     }
 }
 

@@ -34,6 +34,20 @@ use crate::explain::{
     server::Sources,
 };
 
+#[test]
+fn an_empty_flag_turns_the_socket_off() {
+    for (arguments, expected) in [
+        (&[][..], "/run/switchyard/proxy.sock"),
+        (&["--service-proxy-name=pilot"], "/run/switchyard/service-proxy-pilot.sock"),
+        (&["--service-proxy-name=pilot", "--local-socket=/s"], "/s"),
+        (&["--local-socket="], ""),
+    ] {
+        let all = ["switchyard"].iter().chain(arguments).map(Into::into);
+        let flags = config::cli::parse(all.collect::<Vec<_>>()).unwrap().flags;
+        assert_eq!(socket(&flags), Path::new(expected), "{arguments:?}");
+    }
+}
+
 /// A tracker with three Services, of which one has an endpoint, and one a problem.
 fn tracker() -> Tracker {
     let mut tracker = Tracker::new(NodeConfig::new(NODE));
