@@ -88,7 +88,7 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     let mut warnings = Vec::new();
     let mut value = parse(text, &mut warnings)?;
     check_kind(&value)?;
-    drop_nulls(&mut value);
+    as_go_reads(&mut value);
 
     let mut unknown = |path: serde_ignored::Path<'_>| {
         warnings.push(format!("strict decoding error: unknown field {:?}", path.to_string()));
@@ -142,15 +142,20 @@ fn check_kind(value: &Value) -> Result<(), DecodeError> {
     Err(DecodeError::UnknownKind { kind: kind.to_owned(), api_version: api_version.to_owned() })
 }
 
-/// Drops fields that are `null`, which Go leaves at zero, like absent fields. So an unknown field
-/// that is `null` causes no warning.
-fn drop_nulls(value: &mut Value) {
+/// Changes what Go reads otherwise. Fields that are `null`, which Go leaves at zero, are dropped,
+/// so that an unknown one causes no warning. A whole number is an integer, however it is written:
+/// Helm writes a million as `1e+06`.
+fn as_go_reads(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|_, value| !value.is_null());
-            fields.values_mut().for_each(drop_nulls);
+            fields.values_mut().for_each(as_go_reads);
         }
-        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Array(items) => items.iter_mut().for_each(as_go_reads),
+        Value::Number(number) if number.is_f64() => {
+            let whole = number.as_f64().filter(|it| it.fract() == 0.0 && it.abs() < 1e15);
+            *number = whole.map_or_else(|| number.clone(), |it| (it as i64).into());
+        }
         _ => {}
     }
 }
@@ -190,6 +195,19 @@ mod tests {
         assert_eq!(found.config.mode, "");
         assert_eq!(found.config.iptables.masquerade_bit, None);
         assert_eq!(found.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn a_whole_number_may_have_a_point_or_an_exponent() {
+        let found =
+            decoded("conntrack: {maxPerCore: 1e+06, min: 131072.0}\noomScoreAdj: -9.98e2\n");
+        let config = found.config;
+        assert_eq!(
+            (config.conntrack.max_per_core, config.conntrack.min),
+            (Some(1_000_000), Some(131_072))
+        );
+        assert_eq!(config.oom_score_adj, Some(-998));
+        assert!(refused("oomScoreAdj: 1.5\n").contains("oomScoreAdj: invalid type"));
     }
 
     #[test]
