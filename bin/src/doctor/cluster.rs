@@ -136,6 +136,10 @@ async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
         if !status.is_success() {
             return Err(format!("the API server answers {status}").into());
         }
+        let list = format!("{}List", kind.as_str());
+        if answer["kind"] != *list && cluster.too_large != Some(kind) {
+            return Err(format!("what answers {path} is no API server: it sent no {list}").into());
+        }
         let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or("0");
         // The watch ends by itself, or with the connection.
         let watching = client.send(Request::new(path).watch(&watch, version)?.map(Body::from));
@@ -248,7 +252,33 @@ pub(super) fn running(known: &Known) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+        thread,
+    };
+
     use super::*;
+    use crate::config::settings::ClientSettings;
+
+    /// Such as the page of a proxy for browsers.
+    #[test]
+    fn a_server_that_sends_something_else_is_no_api_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let master = Some(format!("http://{}", listener.local_addr().unwrap()));
+        thread::spawn(move || {
+            let page = "<html>ok</html>";
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = stream.read(&mut [0; 4096]);
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", page.len());
+                let _ = stream.write_all((head + page).as_bytes());
+            }
+        });
+        let source = SourceSettings::Cluster(ClientSettings { master, ..Default::default() });
+        let Err(Unanswered::Failed(why)) = Cluster::ask(&source, "node-1") else { panic!("taken") };
+        assert_eq!(why, "what answers /api/v1/nodes is no API server: it sent no NodeList");
+    }
 
     #[test]
     fn clocks_may_differ_by_seconds() {
