@@ -104,7 +104,14 @@ impl StatusSources {
     /// Returns the status of this moment, in this mode.
     pub fn now(&self, mode: &'static str) -> Status {
         let now = Instant::now();
-        let mut problems = self.health.report(now).problems;
+        let report = self.health.report(now);
+        let mut problems = report.problems;
+        if report.has_synced && !report.node_eligible {
+            let node = &self.node;
+            problems.push(format!(
+                "load balancers leave this node out: there is no Node {node}, or it is about to go"
+            ));
+        }
         let watches: Vec<WatchState> = Kind::ALL
             .into_iter()
             .filter_map(|kind| Some((kind, self.watches.silence(kind)?)))

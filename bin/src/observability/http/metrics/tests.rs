@@ -4,7 +4,9 @@ use std::{collections::HashSet, time::Duration};
 
 use futures::future;
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use switchyard::health::ProxyHealth;
+use switchyard_core::model::IpFamily;
 
 use super::*;
 use crate::config::settings::FlagOnlySettings;
@@ -61,6 +63,19 @@ async fn the_status_has_the_form_that_is_asked_for() {
     let page = handler.answer(&with_accept("/status", browser));
     let policy = page.headers()["content-security-policy"].to_str().unwrap();
     assert_eq!(policy, "default-src 'none'; style-src 'unsafe-inline'");
+}
+
+#[tokio::test]
+async fn a_node_that_load_balancers_leave_out_is_a_problem() {
+    let handler = handler(|_| {});
+    let health = &handler.status.health;
+    health.started(&IpFamily::ALL, Timestamp::now());
+    health.synced(Timestamp::now(), Instant::now(), |_| true);
+    for is_eligible in [false, true] {
+        health.set_node_eligible(is_eligible);
+        let (_, _, body) = ask(&handler, get("/status")).await;
+        assert_eq!(body.contains("there is no Node node-1, or "), !is_eligible, "{body}");
+    }
 }
 
 #[tokio::test]
