@@ -1,6 +1,9 @@
 //! The writer of configuration files, for `--write-config-to`.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Map, Value, json};
 
@@ -13,13 +16,13 @@ pub enum WriteError {
     #[error("cannot encode the configuration")]
     Encode(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The file could not be written.
-    #[error("cannot write the configuration")]
-    Write(#[from] io::Error),
+    #[error("cannot write the configuration to {}", .0.display())]
+    Write(PathBuf, #[source] io::Error),
 }
 
 /// Writes `config`, which has all defaults, to the file.
 pub fn write(config: &KubeProxyConfiguration, path: &Path) -> Result<(), WriteError> {
-    Ok(fs::write(path, yaml(config)?)?)
+    fs::write(path, yaml(config)?).map_err(|error| WriteError::Write(path.to_owned(), error))
 }
 
 /// Returns `config` as YAML with sorted keys. As with kube-proxy, the periods of modes that are not

@@ -172,6 +172,8 @@ fn the_configuration_is_written() {
     let to = format!("--write-config-to={}", absent.display());
     expect(1, &[&to, "--oom-score-adj", "-1001"]);
     assert!(!absent.exists(), "what is invalid is not written");
+    let (_, log) = expect(1, &["--write-config-to=/no/where"]);
+    assert!(log.contains("cannot write the configuration to /no/where: No such file"), "{log}");
 }
 
 #[test]
