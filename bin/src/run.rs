@@ -18,6 +18,7 @@ use std::{
     convert::Infallible,
     future::pending,
     io,
+    net::SocketAddr,
     os::unix::net::UnixListener,
     sync::{Arc, mpsc},
     thread,
@@ -102,8 +103,8 @@ pub enum RunError {
     #[error(transparent)]
     Node(#[from] NodeError),
     /// An address could not be bound, which is fatal with `bindAddressHardFail`.
-    #[error("cannot serve {0}")]
-    Server(&'static str, #[source] io::Error),
+    #[error("cannot serve {0} at {1}")]
+    Server(&'static str, SocketAddr, #[source] io::Error),
     /// A changed field of the configuration file requires a restart, by the program's supervisor.
     #[error("content of the proxy server's configuration file was updated")]
     ConfigurationChanged,
@@ -381,8 +382,8 @@ async fn serve(
     recorder: Recorder,
 ) -> RunError {
     let handlers = [("healthz", healthz), ("metrics", metrics)];
-    let (server, error) = rebind::serve(addresses, handlers, connections).await;
-    let error = RunError::Server(server, error);
+    let (server, address, error) = rebind::serve(addresses, handlers, connections).await;
+    let error = RunError::Server(server, address, error);
     recorder.record(Event::server_failed(server, ErrorChain(&error).to_string()));
     recorder.flush(FINAL_EVENT_WAIT).await;
     error

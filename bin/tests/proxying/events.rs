@@ -190,7 +190,7 @@ fn why_it_ends_is_an_event() {
             let regarding = json!({"apiVersion": "v1", "kind": "Node", "name": NODE});
             assert_eq!(event["regarding"], regarding);
             let note = event["note"].as_str().unwrap();
-            let expected = format!("cannot serve {server}: Address already in use");
+            let expected = format!("cannot serve {server} at {address}: Address already in use");
             assert!(note.starts_with(&expected), "{note}");
         });
     }

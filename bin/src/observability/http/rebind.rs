@@ -44,13 +44,13 @@ struct Server {
 /// Serves each handler at its wanted address, for ever. After a change, the new address is bound
 /// before the old server is closed, unless another server that moves is in the way (`0.0.0.0:1` and
 /// `127.0.0.1:1`, or two that exchange their ports). Connections to the old server end. The
-/// connections count for the limits of `connections`. Returns the name and the error of a fatal
-/// failure to bind, which is one of the first attempt at an address.
+/// connections count for the limits of `connections`. Returns the name, the address and the error
+/// of a fatal failure to bind, which is one of the first attempt at an address.
 pub async fn serve<const N: usize>(
     mut wanted: watch::Receiver<[ServerAddress; N]>,
     handlers: [(&'static str, Arc<dyn Handler>); N],
     connections: Arc<Connections>,
-) -> (&'static str, io::Error) {
+) -> (&'static str, SocketAddr, io::Error) {
     let mut running: [Option<Server>; N] = [const { None }; N];
     // The addresses whose failure was not fatal: a setting that changes later does not end the
     // program.
@@ -76,7 +76,7 @@ pub async fn serve<const N: usize>(
                     let err = ErrorChain(&error);
                     tracing::error!(name, %address, %err, "Failed to start server");
                     if hard_fail && retried[index] != Some(address) {
-                        return (name, error);
+                        return (name, address, error);
                     }
                     retried[index] = Some(address);
                     is_tried_again = true;
@@ -225,7 +225,7 @@ mod tests {
         ServerAddress { address: Some(address), hard_fail: false }
     }
 
-    type Task = JoinHandle<(&'static str, io::Error)>;
+    type Task = JoinHandle<(&'static str, SocketAddr, io::Error)>;
 
     fn start<const N: usize>(
         first: [ServerAddress; N],
@@ -320,7 +320,7 @@ mod tests {
         let (addresses, task) = start([retried(one)]);
         expect(one, true).await;
         addresses.send_replace([ServerAddress { hard_fail: true, ..retried(two) }]);
-        let (_, error) = time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let ended = time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+        assert_eq!((ended.1, ended.2.kind()), (two, io::ErrorKind::AddrInUse));
     }
 }
