@@ -2,10 +2,34 @@
 
 use std::{
     borrow::Cow,
+    error::Error,
     io::{self, Write},
+    process::ExitCode,
 };
 
-use switchyard_core::explain::Printable;
+use switchyard_core::{error::ErrorChain, explain::Printable};
+
+use crate::Failure;
+
+/// Returns the exit status of a command that prints: that of its result, or `failure` after the
+/// error on standard error, which begins with `name`. A reader that takes no more, such as `head`,
+/// is no failure: what cannot be written is an [`io::Error`], which is no cause of another error.
+pub fn ended(name: &str, result: Result<impl Into<ExitCode>, Failure>, failure: u8) -> ExitCode {
+    match result {
+        Ok(status) => status.into(),
+        Err(error) if is_reader_gone(error.as_ref()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A failure to write to standard error cannot be reported anywhere.
+            let _ = writeln!(io::stderr(), "{name}: {}", ErrorChain(error.as_ref()));
+            failure.into()
+        }
+    }
+}
+
+fn is_reader_gone(error: &(dyn Error + 'static)) -> bool {
+    let written = error.downcast_ref::<io::Error>();
+    written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
 
 /// Prints lines with such names to standard output. Whoever puts the lines together has escaped
 /// line feeds in the names.

@@ -2,7 +2,7 @@
 //! objects ask for.
 
 use std::{
-    io::{self, Write},
+    io,
     path::Path,
     process::ExitCode,
     thread,
@@ -10,7 +10,6 @@ use std::{
 };
 
 use switchyard_core::{
-    error::ErrorChain,
     explain::{Known, Picture},
     proxier::Mode,
 };
@@ -30,7 +29,7 @@ use crate::{
         settings::{Settings, SourceSettings},
     },
     explain::{self, client::services},
-    printable::{print_json, print_lines},
+    printable::{ended, print_json, print_lines},
     tracked,
 };
 
@@ -50,15 +49,8 @@ const EVALUATE_FOR: Duration = Duration::from_secs(600);
 
 /// Compares, prints the report, and returns the exit status.
 pub fn run(asked: &FromArguments, flags: &Flags) -> ExitCode {
-    match verify(asked, flags) {
-        Ok(report) if report.is_equal() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            // A failure to write to standard error cannot be reported anywhere.
-            let _ = writeln!(io::stderr(), "switchyard verify: {}", ErrorChain(error.as_ref()));
-            ExitCode::from(FAILED)
-        }
-    }
+    let status = verify(asked, flags).map(|report| u8::from(!report.is_equal()));
+    ended("switchyard verify", status, FAILED)
 }
 
 fn verify(asked: &FromArguments, flags: &Flags) -> Result<Report, Failure> {

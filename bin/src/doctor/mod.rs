@@ -39,7 +39,7 @@ use crate::{
         client::{self, ClientError},
         server::Request,
     },
-    printable::print_json,
+    printable::{ended, print_json},
     process,
 };
 
@@ -130,14 +130,9 @@ const CHECKS: &[Check] = &[
 
 /// Makes all checks, prints the report, and returns the exit status.
 pub fn run(flags: &Flags, format: OutputFormat) -> ExitCode {
-    match check(flags).and_then(|report| print(&report, format).map(|()| report)) {
-        Ok(report) => report.exit_code(),
-        Err(error) => {
-            // A failure to write to standard error cannot be reported anywhere.
-            let _ = writeln!(io::stderr(), "switchyard doctor: {}", ErrorChain(error.as_ref()));
-            ExitCode::from(FAILED)
-        }
-    }
+    let status =
+        check(flags).and_then(|report| print(&report, format).map(|()| report.exit_code()));
+    ended("switchyard doctor", status, FAILED)
 }
 
 fn check(flags: &Flags) -> Result<Report, Failure> {

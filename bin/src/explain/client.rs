@@ -15,7 +15,7 @@ use super::{
     server::{Request, WAIT},
     snapshot::{self, Snapshot, SnapshotError},
 };
-use crate::printable::json;
+use crate::{Failure, printable::json};
 
 /// The longest wait for a part of an answer: longer than the server waits for the engine.
 const PATIENCE: Duration = WAIT.saturating_mul(2);
@@ -38,9 +38,6 @@ pub enum ClientError {
     /// The proxy refused the question.
     #[error("the proxy does not answer: {0}")]
     Refused(String),
-    /// The snapshot cannot be written.
-    #[error("cannot write")]
-    Output(#[source] io::Error),
     /// The snapshot cannot be read, or ends too early.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -86,16 +83,16 @@ fn answer(path: &Path, request: &Request) -> Result<Answer, ClientError> {
 }
 
 /// Copies a snapshot to `output`.
-pub fn snapshot(path: &Path, output: &mut dyn Write) -> Result<(), ClientError> {
+pub fn snapshot(path: &Path, output: &mut dyn Write) -> Result<(), Failure> {
     let mut lines = BufReader::new(send(path, &Request::Snapshot)?);
     let (mut line, mut is_whole) = (String::new(), false);
-    while lines.read_line(&mut line)? > 0 {
-        output.write_all(json(&line).as_bytes()).map_err(ClientError::Output)?;
+    while lines.read_line(&mut line).map_err(ClientError::Io)? > 0 {
+        output.write_all(json(&line).as_bytes())?;
         is_whole = line.starts_with("{\"end\"") && line.ends_with('\n');
         line.clear();
     }
-    output.flush().map_err(ClientError::Output)?;
-    if is_whole { Ok(()) } else { Err(SnapshotError::Incomplete.into()) }
+    output.flush()?;
+    if is_whole { Ok(()) } else { Err(ClientError::from(SnapshotError::Incomplete).into()) }
 }
 
 /// Returns the node and all Services.

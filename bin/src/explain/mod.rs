@@ -17,13 +17,12 @@ pub mod top;
 
 use std::{
     fs::File,
-    io::{self, BufReader, Write},
+    io::{self, BufReader},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use switchyard_core::{
-    error::ErrorChain,
     explain::{Explanation, Picture, Question, QuestionError, explain},
     model::ServiceName,
     track::Tracker,
@@ -38,7 +37,7 @@ use crate::{
         flags::{Flags, table},
         settings::{OF_NAMED_PROXY, SourceSettings},
     },
-    printable::{print_json, print_lines},
+    printable::{ended, print_json, print_lines},
     tracked::{self, TrackedError},
 };
 
@@ -76,39 +75,17 @@ enum ExplainError {
 
 /// Answers the question, and returns the verdict as an exit status.
 pub fn run(asked: &ExplainArguments, flags: &Flags) -> ExitCode {
-    ended(answer(asked, flags))
+    ended("Error", answer(asked, flags), NO_ANSWER)
 }
 
 /// Prints a snapshot of the running proxy.
 pub fn take_snapshot(flags: &Flags) -> ExitCode {
     let copied = client::snapshot(&socket(flags), &mut io::stdout().lock());
-    ended(copied.map(|()| 0).map_err(Failure::from))
+    ended("Error", copied.map(|()| 0), NO_ANSWER)
 }
 
-fn ended(result: Result<u8, Failure>) -> ExitCode {
-    match result {
-        Ok(status) => status.into(),
-        // As of other programs, nobody reads the rest.
-        Err(error) if is_reader_gone(error.as_ref()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // A failure to write to standard error cannot be reported anywhere.
-            let _ = writeln!(io::stderr(), "Error: {}", ErrorChain(error.as_ref()));
-            NO_ANSWER.into()
-        }
-    }
-}
-
-/// Whether nobody reads what is printed any more.
-pub fn is_reader_gone(error: &(dyn std::error::Error + 'static)) -> bool {
-    let written = match error.downcast_ref() {
-        Some(ClientError::Output(error)) => Some(error),
-        _ => error.downcast_ref::<io::Error>(),
-    };
-    written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// The path of the socket, which a proxy with a name has beside that of the cluster's proxy. An empty
-/// path is that of no socket.
+/// The path of the socket, which a proxy with a name has beside that of the cluster's proxy. An
+/// empty path is that of no socket.
 pub fn socket(flags: &Flags) -> PathBuf {
     let default = table::named("local-socket").map_or("", |flag| flag.default);
     match (flags.written("local-socket"), flags.text("service-proxy-name")) {

@@ -22,20 +22,15 @@ use std::{
 };
 
 use signal_hook::low_level;
-use switchyard_core::error::ErrorChain;
 
 use crate::{
+    Failure,
     config::{
         cli::{OutputFormat, TopArguments},
         flags::Flags,
     },
-    explain::{
-        self,
-        client::{self, ClientError},
-        server::Request,
-        top::Top,
-    },
-    printable::print_json,
+    explain::{self, client, server::Request, top::Top},
+    printable::{self, print_json},
 };
 
 /// The exit status if there is no answer.
@@ -48,16 +43,10 @@ const MOST_WAITS: usize = 60;
 /// Why nothing is shown.
 #[derive(Debug, thiserror::Error)]
 enum TopError {
-    /// The running proxy does not answer.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// The answer cannot be written as JSON.
-    #[error("cannot print the answer as JSON")]
-    Json(#[from] serde_json::Error),
     /// There is no terminal to draw on.
     #[error("standard input and output are not a terminal: --once prints the Services")]
     NoTerminal,
-    /// The terminal cannot be used, the output not written, or signals not handled.
+    /// The terminal cannot be used, or signals not handled.
     #[error("cannot write")]
     Io(#[from] io::Error),
     /// The thread that asks the proxy has ended, which happens only in a panic.
@@ -71,28 +60,19 @@ pub fn run(asked: TopArguments, flags: &Flags) -> ExitCode {
     let ended = if asked.once || asked.format == OutputFormat::Json {
         print(&path, asked.format).map(|()| None)
     } else if io::stdin().is_terminal() && io::stdout().is_terminal() {
-        terminal::show(path)
+        terminal::show(path).map_err(Failure::from)
     } else {
-        Err(TopError::NoTerminal)
+        Err(TopError::NoTerminal.into())
     };
-    match ended {
-        Ok(None) => ExitCode::SUCCESS,
-        Ok(Some(signal)) => {
-            // The terminal is as it was: the signal may end the program as it does others.
-            let _ = low_level::emulate_default_handler(signal);
-            ExitCode::FAILURE
-        }
-        // As of other programs, nobody reads the rest.
-        Err(TopError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            // A failure to write to standard error cannot be reported anywhere.
-            let _ = writeln!(io::stderr(), "Error: {}", ErrorChain(&error));
-            NO_ANSWER.into()
-        }
+    if let Ok(Some(signal)) = ended {
+        // The terminal is as it was: the signal may end the program as it does others.
+        let _ = low_level::emulate_default_handler(signal);
+        return ExitCode::FAILURE;
     }
+    printable::ended("Error", ended.map(|_| 0), NO_ANSWER)
 }
 
-fn print(path: &Path, format: OutputFormat) -> Result<(), TopError> {
+fn print(path: &Path, format: OutputFormat) -> Result<(), Failure> {
     let mut top: Top = client::value(path, &Request::Top)?;
     for _ in 0..MOST_WAITS {
         // The proxy does not walk over a large table each second.

@@ -31,7 +31,7 @@ use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
-use switchyard_core::{error::ErrorChain, explain::Question, model::IpFamily};
+use switchyard_core::{explain::Question, model::IpFamily};
 use switchyard_kernel::{
     families,
     netlink::Error,
@@ -54,8 +54,7 @@ use crate::{
         cli::{OutputFormat, TraceArguments},
         flags::Flags,
     },
-    explain,
-    printable::{print_json, print_lines},
+    printable::{ended, print_json, print_lines},
 };
 
 /// The packets a second that are traced, of those that come in and of those that the node sends.
@@ -89,19 +88,7 @@ enum TraceError {
 
 /// Traces, prints what happened, and returns the exit status.
 pub fn run(asked: &TraceArguments, flags: &Flags) -> ExitCode {
-    match trace(asked, flags) {
-        Ok(status) => status.into(),
-        Err(error) => {
-            let error = error.as_ref();
-            // As of other programs, nobody reads the rest.
-            if explain::is_reader_gone(error) {
-                return ExitCode::SUCCESS;
-            }
-            // A failure to write to standard error cannot be reported anywhere.
-            let _ = writeln!(io::stderr(), "switchyard trace: {}", ErrorChain(error));
-            ExitCode::FAILURE
-        }
-    }
+    ended("switchyard trace", trace(asked, flags), 1)
 }
 
 fn trace(asked: &TraceArguments, flags: &Flags) -> Result<u8, Failure> {

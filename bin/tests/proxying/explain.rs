@@ -57,10 +57,13 @@ fn a_running_proxy_answers_its_own_user() {
     assert_eq!(none, "Nothing has changed.\n");
     run(4, &["explain", "--since=1h", "10.96.0.10:80", &flag]);
     // A reader that has seen enough is no failure.
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let ended = namespace.switchyard(&["snapshot", &flag]).stdout(writer).output().unwrap();
-    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    for command in [&["snapshot"][..], &["top", "--once"], &["verify"], &["doctor"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = namespace.switchyard(&[command, &[&flag]].concat());
+        let ended = command.stdout(writer).output().unwrap();
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{command:?} {ended:?}");
+    }
     // The change is in the history, too.
     assert!(lines.contains("\"added\":[\"10.0.0.5:8080\"]"), "{lines}");
     // So are the kernel's tables and the metrics.
