@@ -1,17 +1,15 @@
-//! The time that syncs take while another program commits to its own table, again and again; the
-//! time that the other program waits while many Services are programmed first, and the cluster's
-//! DNS takes to answer; and the time until our rules serve again when another program has deleted
-//! some.
+//! The time that another program waits, which commits to its own table, while many Services are
+//! programmed first, and that the cluster's DNS takes to answer; the time that a removal waits while
+//! many objects are listed; and the time until our rules serve again when another program has
+//! deleted some.
 //!
 //! `cargo bench -p switchyard-nft --bench disturbed [-- SERVICES ENDPOINTS]`, as root: everything
-//! happens in network namespaces of its own threads. The other program is a shell loop of the
-//! program `nft`, or a thread that commits by netlink without a pause.
+//! happens in network namespaces of its own threads.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
 use std::{
     net::UdpSocket,
-    process::{Child, Command},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -23,7 +21,6 @@ use std::{
 
 use switchyard_core::{
     engine::Engine,
-    error::ErrorChain,
     objects::{Event, Kind},
     runner::{EngineEvent, Pace, RunnerConfig},
     testing::{
@@ -32,19 +29,15 @@ use switchyard_core::{
         endpoint, service, slice,
     },
 };
-use switchyard_kernel::{
-    netlink::Socket,
-    nftables::{
-        self, Elements, Family, Table, Transaction, Transport, TransportKind, netlink::Listener,
-        testing::InterceptingTransport,
-    },
+use switchyard_kernel::nftables::{
+    Elements, Family, Table, Transaction, Transport, TransportKind, netlink::Listener,
+    testing::InterceptingTransport,
 };
 use switchyard_nft::{NftConfig, NftProxier};
 use test_netns::{in_namespace, run};
 use tokio::runtime;
 
 const ROUNDS: usize = 5;
-const CHANGES: usize = 50;
 
 /// The cluster during whose first programming others wait.
 const LARGE: ManyServices = ManyServices { services: 50_000, endpoints: 2 };
@@ -55,9 +48,6 @@ fn main() {
     in_namespace(|| removals_wait(&LARGE));
     let many = cluster_from_arguments();
     println!("{} Services x {} endpoints, nftables by netlink", many.services, many.endpoints);
-    for other in [Other::Nobody, Other::Shell, Other::Netlink] {
-        in_namespace(|| measure(&many, other));
-    }
     in_namespace(|| repairs(&many));
 }
 
@@ -135,53 +125,6 @@ fn repairs(many: &ManyServices) {
             show(worst(&ends), 1),
             show(median(syncs), 1)
         );
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Other {
-    Nobody,
-    Shell,
-    Netlink,
-}
-
-fn measure(many: &ManyServices, other: Other) {
-    let disturber = Disturber::start(other);
-    let (begun, before) = (Instant::now(), generation());
-    let mut node = Stepped::new(many.node(), open());
-    node.apply(many.lists());
-    let first = Timed::default().add(|| node.try_sync().map_err(|e| ErrorChain(&e).to_string()));
-    let mut full = Timed::default();
-    for _ in 0..ROUNDS {
-        node.tracker.request_resync();
-        full = full.add(|| node.try_sync().map_err(|e| ErrorChain(&e).to_string()));
-    }
-    let mut restart = Timed::default();
-    for version in 1..=ROUNDS {
-        // Something is left to commit.
-        node.apply((0..many.services / 10).map(|n| Event::Apply(many.slice(n * 10, version))));
-        node.proxier = open();
-        node.tracker.request_resync();
-        restart = restart.add(|| node.try_sync().map_err(|e| ErrorChain(&e).to_string()));
-    }
-    let mut change = Timed::default();
-    for n in 0..CHANGES {
-        node.apply([Event::Apply(many.slice(n * 31 % many.services, ROUNDS + n + 1))]);
-        change = change.add(|| node.try_sync().map_err(|e| ErrorChain(&e).to_string()));
-    }
-    let commits = generation().wrapping_sub(before);
-    println!(
-        "{other:?}: {:.0} commits/s in all",
-        f64::from(commits) / begun.elapsed().as_secs_f64()
-    );
-    disturber.stop();
-    for (what, timed) in [
-        ("first programming", first),
-        ("comparison of everything", full),
-        ("restart, a tenth changed", restart),
-        ("one slice change", change),
-    ] {
-        timed.report(what);
     }
 }
 
@@ -299,11 +242,9 @@ fn dns() -> [Event; 2] {
 /// Asks the cluster's DNS until an answer comes, each time from another port. Returns a thread that
 /// returns when it came.
 fn first_answer() -> JoinHandle<Instant> {
-    for command in
-        ["link set lo up", "address add 192.168.1.1/32 dev lo", "route add default dev lo"]
-    {
-        run(&format!("ip {command}"));
-    }
+    run("ip link set lo up");
+    run(&format!("ip address add {}/32 dev lo", DNS.1));
+    run("ip route add default dev lo");
     let server = UdpSocket::bind((DNS.1, 5353)).expect("an address");
     thread::spawn(move || {
         let mut question = [0];
@@ -376,85 +317,10 @@ fn until(stopped: &AtomicBool, mut commit: impl FnMut(&mut dyn Transport, &Trans
     }
 }
 
-#[derive(Default)]
-struct Timed {
-    times: Vec<Duration>,
-    failures: Vec<String>,
-}
-
-impl Timed {
-    fn add<T>(mut self, sync: impl FnOnce() -> Result<T, String>) -> Self {
-        let begun = Instant::now();
-        self.failures.extend(sync().err());
-        self.times.push(begun.elapsed());
-        self
-    }
-
-    fn report(self, what: &str) {
-        let worst = self.times.iter().max().copied().unwrap_or_default();
-        println!(
-            "  {what:<26}{:>12}   worst {:>12}   {} of {} failed {}",
-            show(median(self.times.clone()), 2),
-            show(worst, 2),
-            self.failures.len(),
-            self.times.len(),
-            self.failures.first().map(String::as_str).unwrap_or_default(),
-        );
-    }
-}
-
-enum Disturber {
-    Nobody,
-    Shell(Child),
-    Netlink(Arc<AtomicBool>, JoinHandle<()>),
-}
-
-impl Disturber {
-    fn start(other: Other) -> Self {
-        match other {
-            Other::Nobody => Self::Nobody,
-            Other::Shell => {
-                let script = "while nft add table ip x && nft delete table ip x; do :; done";
-                Self::Shell(Command::new("sh").args(["-c", script]).spawn().expect("a shell"))
-            }
-            Other::Netlink => {
-                let stop = Arc::new(AtomicBool::new(false));
-                let stopped = stop.clone();
-                // A thread that starts here is in this namespace too.
-                let thread = thread::spawn(move || {
-                    until(&stopped, |transport, transaction| {
-                        transport.commit(transaction).expect("committed");
-                    });
-                });
-                Self::Netlink(stop, thread)
-            }
-        }
-    }
-
-    fn stop(self) {
-        match self {
-            Self::Nobody => {}
-            Self::Shell(mut child) => {
-                child.kill().expect("it runs");
-                child.wait().expect("it ends");
-            }
-            Self::Netlink(stop, thread) => {
-                stop.store(true, Ordering::Relaxed);
-                thread.join().expect("it does not panic");
-            }
-        }
-    }
-}
-
 fn open() -> NftProxier {
     NftProxier::new(NftConfig::default(), netlink())
 }
 
 fn netlink() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
-}
-
-fn generation() -> u32 {
-    let mut socket = Socket::open(libc::NETLINK_NETFILTER).expect("netlink is there");
-    nftables::generation(&mut socket).expect("an answer").expect("there is nf_tables")
 }
