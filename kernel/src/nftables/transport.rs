@@ -16,7 +16,8 @@ pub trait Transport: Send {
     /// Reads a table; returns `None` if it does not exist. Of the sets, elements are read only
     /// where [`SetDef`] can express the definition, and not where they time out: packets add them,
     /// as many and as fast as they like. (A transport that runs a program may read them
-    /// nevertheless.)
+    /// nevertheless.) If other programs change the table during all attempts, the error has what was
+    /// read ([`TransportError::Changing`]).
     ///
     /// A transport that knows generations keeps a record of the commits of other programs from now
     /// on, for [`Transaction::expect_generation`], until [`Self::release`].
@@ -25,14 +26,6 @@ pub trait Transport: Send {
         table: &Table,
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError>;
-
-    /// Reads the elements of a set or map that packets do not change, sorted by key; returns `None`
-    /// if there is no such set.
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError>;
 
     /// Shows the elements of a set or map, in any order, to `visit` until `visit` breaks. Returns
     /// false if there is no such set. For sets with a timeout, which packets change in the

@@ -77,14 +77,6 @@ impl Transport for Fake {
         unreachable!("a sweeper reads no tables")
     }
 
-    fn read_elements(
-        &mut self,
-        _: &Table,
-        _: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        unreachable!("a sweeper scans")
-    }
-
     fn scan_elements(
         &mut self,
         _: &Table,

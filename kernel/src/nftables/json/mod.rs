@@ -120,26 +120,18 @@ impl Transport for JsonTransport {
         listing.map(|listing| read::table(table, elements, &listing)).transpose()
     }
 
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        let kind = if set.is_map() { "map" } else { "set" };
-        let (family, in_table) = (table.family.as_str(), table.name.as_str());
-        let listing = self.list(&["-j", "list", kind, family, in_table, set.name.as_str()])?;
-        let Some(listing) = listing else { return Ok(None) };
-        let mut dump = read::table(table, Elements::Include, &listing)?;
-        Ok(dump.sets.remove(&set.name).and_then(|set| set.elements))
-    }
-
     fn scan_elements(
         &mut self,
         table: &Table,
         set: &SetDef,
         visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
     ) -> Result<bool, TransportError> {
-        let elements = self.read_elements(table, set)?;
+        let kind = if set.is_map() { "map" } else { "set" };
+        let (family, in_table) = (table.family.as_str(), table.name.as_str());
+        let listing = self.list(&["-j", "list", kind, family, in_table, set.name.as_str()])?;
+        let Some(listing) = listing else { return Ok(false) };
+        let mut dump = read::table(table, Elements::Include, &listing)?;
+        let elements = dump.sets.remove(&set.name).and_then(|set| set.elements);
         let is_there = elements.is_some();
         let _ = elements.into_iter().flatten().try_for_each(visit);
         Ok(is_there)

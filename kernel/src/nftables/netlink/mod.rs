@@ -241,19 +241,6 @@ impl Transport for NetlinkTransport {
         })
     }
 
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        match dump::read_elements(&mut self.socket, table, set, false) {
-            Ok((elements, true)) => Ok(Some(elements)),
-            Ok((_, false)) => Err(Error::Interrupted.into()),
-            Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     fn scan_elements(
         &mut self,
         table: &Table,

@@ -101,27 +101,17 @@ impl Transport for Kernel {
         Ok(state.present.read(table, elements, state.generation))
     }
 
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        Ok(self
-            .lock()
-            .present
-            .elements(table, &set.name)
-            .map(|elements| elements.cloned().collect()))
-    }
-
     fn scan_elements(
         &mut self,
         table: &Table,
         set: &SetDef,
         visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
     ) -> Result<bool, TransportError> {
-        let read = self.read_elements(table, set)?;
-        let is_there = read.is_some();
-        let _ = read.into_iter().flatten().try_for_each(visit);
+        // Others may ask while the elements are shown.
+        let state = self.lock().present.clone();
+        let elements = state.elements(table, &set.name);
+        let is_there = elements.is_some();
+        let _ = elements.into_iter().flatten().cloned().try_for_each(visit);
         Ok(is_there)
     }
 

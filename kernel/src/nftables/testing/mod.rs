@@ -133,15 +133,6 @@ impl Transport for InterceptingTransport {
         self.inner.read(table, elements)
     }
 
-    fn read_elements(
-        &mut self,
-        table: &Table,
-        set: &SetDef,
-    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
-        (self.reads)(table, Some(set))?;
-        self.inner.read_elements(table, set)
-    }
-
     fn scan_elements(
         &mut self,
         table: &Table,

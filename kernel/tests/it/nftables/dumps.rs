@@ -1,6 +1,6 @@
 //! Committed rulesets are read back.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::time::Duration;
 
 use switchyard_kernel::nftables::{
     ChainBase, ElementData, Elements, Family, Field, Key, OperationKind, Rule, SetDef, Transaction,
@@ -175,27 +175,18 @@ fn elements_with_a_timeout_are_restored_with_the_time_that_remains() {
             let (table, affinity) = (table(family), support::Sets::new(family).affinity);
             let mut netlink = support::netlink();
             netlink.commit(&support::everything()).unwrap();
-            assert_eq!(netlink.read_elements(&table, &affinity).unwrap(), Some(Vec::new()));
+            assert_eq!(support::scanned(&mut netlink, &table, &affinity), Some(Vec::new()));
             let remembered = support::remembered(family, 50);
             let mut restore = Transaction::new();
             restore.restore_elements(&table, &affinity, vec![remembered.clone()]);
             netlink.commit(&restore).unwrap();
             let dump = netlink.read(&table, Elements::Include).unwrap().unwrap();
             assert_eq!(dump.sets["affinity"].elements, None, "packets add them");
-            let mut elements = Vec::new();
-            let scanned = netlink.scan_elements(&table, &affinity, &mut |element| {
-                elements.push(element);
-                ControlFlow::Continue(())
-            });
-            assert!(scanned.unwrap());
+            let elements = support::scanned(&mut netlink, &table, &affinity).unwrap();
             assert_eq!(elements.len(), 1);
             assert_eq!(elements[0].element, remembered.element);
             let expires = elements[0].expires.unwrap();
             assert!(expires <= Duration::from_secs(50) && expires > Duration::from_secs(20));
-            let again = netlink.read_elements(&table, &affinity).unwrap().unwrap();
-            assert_eq!(again.len(), 1);
-            assert_eq!(again[0].element, remembered.element);
-            assert!(again[0].expires.unwrap() <= expires, "{again:?}");
         });
     }
 }
@@ -225,7 +216,7 @@ fn an_element_that_has_timed_out_is_missing() {
         let error = netlink.commit(&delete).unwrap_err();
         assert!(error.is_missing(), "{error}");
         let nowhere = SetDef::set("nowhere", [Field::Ipv4Addr]);
-        assert_eq!(netlink.read_elements(&table, &nowhere).unwrap(), None);
+        assert_eq!(support::scanned(&mut netlink, &table, &nowhere), None);
     });
 }
 

@@ -3,6 +3,7 @@
 use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::ControlFlow,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
@@ -13,8 +14,8 @@ use std::{
 use ipnet::IpNet;
 use switchyard_kernel::nftables::{
     BaseChain, ChainKind, Element, ElementDump, Family, Field, Hook, InterfaceMatch, Key,
-    OperationKind, Rule, Selector, SetDef, Side, Statement, Table, Transaction, Value, Verdict,
-    netlink::NetlinkTransport,
+    OperationKind, Rule, Selector, SetDef, Side, Statement, Table, Transaction, Transport, Value,
+    Verdict, netlink::NetlinkTransport,
 };
 use switchyard_model::Protocol;
 pub use test_netns::in_namespace;
@@ -189,6 +190,20 @@ impl Sets {
             &self.limits,
         ]
     }
+}
+
+/// The elements that a scan shows; `None` if there is no such set.
+pub fn scanned(
+    transport: &mut dyn Transport,
+    table: &Table,
+    set: &SetDef,
+) -> Option<Vec<ElementDump>> {
+    let mut elements = Vec::new();
+    let is_there = transport.scan_elements(table, set, &mut |element| {
+        elements.push(element);
+        ControlFlow::Continue(())
+    });
+    is_there.unwrap().then_some(elements)
 }
 
 /// Adds a table with sets and chains and without rules.
