@@ -246,6 +246,17 @@ impl Process {
     }
 }
 
+/// Looks up to so many times, 10 ms apart, whether something holds; returns whether it does.
+async fn holds_within(looks: usize, holds: impl Fn() -> bool) -> bool {
+    for _ in 0..looks {
+        if holds() {
+            return true;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    false
+}
+
 /// Lives through a story; returns what has happened in it.
 async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
     let world = Arc::new(Mutex::new(World::default()));
@@ -267,31 +278,22 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
             Step::ExpireAndDelete => {
                 cluster.server.faults().expire_watches();
                 cluster.change_many();
-                for _ in 0..400 {
-                    if lock(&world).is_in_list {
-                        break;
-                    }
-                    sleep(Duration::from_millis(10)).await;
-                }
+                holds_within(400, || lock(&world).is_in_list).await;
                 if let Some(service) = lock(&world).served.first() {
                     cluster.delete_service(service);
                 }
             }
             Step::Pages(is_gone) => {
                 let requests = cluster.list_in_pages();
-                for _ in 0..1_000 {
-                    if cluster.has_paged_since(requests) {
-                        lock(&world).happened.seen.insert(match is_gone {
-                            true => "the next page of a list was gone",
-                            false => "objects changed between two pages of a list",
-                        });
-                        cluster.change_many();
-                        if is_gone {
-                            cluster.server.faults().expire_log();
-                        }
-                        break;
+                if holds_within(1_000, || cluster.has_paged_since(requests)).await {
+                    lock(&world).happened.seen.insert(match is_gone {
+                        true => "the next page of a list was gone",
+                        false => "objects changed between two pages of a list",
+                    });
+                    cluster.change_many();
+                    if is_gone {
+                        cluster.server.faults().expire_log();
                     }
-                    sleep(Duration::from_millis(10)).await;
                 }
             }
             Step::Restore(changes, is_bumped) => {
