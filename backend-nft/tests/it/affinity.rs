@@ -426,7 +426,7 @@ fn clients_in_a_map_of_an_earlier_version_are_looked_up() {
     });
 }
 
-/// kube-proxy has a set and a chain for each endpoint, as this backend had in its older layout.
+/// kube-proxy has a set and a chain for each endpoint.
 #[test]
 fn clients_of_kube_proxy_are_taken_over() {
     in_namespace(|| {

@@ -11,7 +11,6 @@ mod lb_algorithms;
 mod leftovers;
 mod localhost;
 mod monitor;
-mod older_layout;
 mod probe;
 mod refusals;
 mod slow_start;
