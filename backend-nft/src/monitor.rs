@@ -16,7 +16,8 @@ use switchyard_kernel::nftables::netlink::{Listener, Touched};
 pub(crate) struct Noted(Arc<Mutex<Touched>>);
 
 impl Noted {
-    fn add(&self, touched: Touched) {
+    /// Adds what was changed.
+    pub(crate) fn add(&self, touched: Touched) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(touched);
     }
 
@@ -24,7 +25,7 @@ impl Noted {
     pub(crate) fn take(&self) -> Touched {
         let noted = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let is_watched = Arc::strong_count(&self.0) > 1;
-        Touched { more: noted.more || !is_watched, ..noted }
+        Touched { anything: noted.anything || !is_watched, ..noted }
     }
 }
 
@@ -39,7 +40,7 @@ impl proxier::Monitor for Monitor {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
         let (author, touched) = self.listener.changed().await.map_err(|error| {
             // What was read before the error is lost.
-            self.noted.add(Touched { more: true, ..Touched::default() });
+            self.noted.add(Touched::anything());
             ProxierError::backend(Mode::NFTABLES, "cannot watch the tables", error)
         })?;
         self.noted.add(touched);

@@ -2,8 +2,8 @@
 //!
 //! One transaction asks for a chain and a rule for each kernel module that the backend uses, and
 //! ends with an operation that the kernel must refuse, so that nothing is committed. If that is the
-//! only refusal, the rest would have worked. The tables may exist, with what an earlier run has
-//! programmed.
+//! only refusal, the rest would have worked. The table is none that Services are programmed in,
+//! which another program may own or have made dormant: that costs its family, and not the mode.
 
 use switchyard_core::model::{PerFamily, Protocol};
 use switchyard_kernel::{
@@ -14,13 +14,12 @@ use switchyard_kernel::{
     },
 };
 
-use crate::layout::{
-    names::KUBE_PROXY,
-    slots::{Method, table_size},
-};
+use crate::layout::slots::{Method, table_size};
 
 /// The oldest kernel whose nftables do what the backend needs.
 const OLDEST_KERNEL: KernelVersion = KernelVersion(5, 13);
+/// The table that the probe asks for.
+const TABLE: &str = "switchyard-probe";
 /// The chains that the probe asks for.
 const NAT_IN: &str = "switchyard-probe-in";
 const NAT_OUT: &str = "switchyard-probe-out";
@@ -106,11 +105,6 @@ fn check_version(version: Option<KernelVersion>) -> Result<(), ProbeError> {
 /// must be refused, and has no module.
 type Wanted = (Transaction, Vec<&'static str>);
 
-/// The table of the probe, which is not changed.
-fn table(family: Family) -> Table {
-    Table::new(family, KUBE_PROXY)
-}
-
 /// The features that the backend needs.
 fn wanted(families: &[Family]) -> Wanted {
     let mut transaction = Transaction::new();
@@ -120,7 +114,7 @@ fn wanted(families: &[Family]) -> Wanted {
             Family::Ip => ("nft_fib_ipv4", "nft_reject_ipv4"),
             Family::Ip6 => ("nft_fib_ipv6", "nft_reject_ipv6"),
         };
-        let table = &table(family);
+        let table = &Table::new(family, TABLE);
         transaction.add_table(table);
         modules.push("nf_tables");
         for (name, kind, hook, module) in [
@@ -154,7 +148,7 @@ fn wanted(families: &[Family]) -> Wanted {
             modules.push(module);
         }
     }
-    transaction.delete_chain(&table(Family::Ip), ChainName::new(NO_SUCH_CHAIN));
+    transaction.delete_chain(&Table::new(Family::Ip, TABLE), ChainName::new(NO_SUCH_CHAIN));
     (transaction, modules)
 }
 
@@ -163,7 +157,7 @@ fn wanted_for_hashes(families: &[Family]) -> Wanted {
     let mut transaction = Transaction::new();
     let mut modules = Vec::new();
     for &family in families {
-        let (table, chain) = (&table(family), ChainName::new(NAT_IN));
+        let (table, chain) = (&Table::new(family, TABLE), ChainName::new(NAT_IN));
         let (protocol, port) = (Protocol::Tcp, Field::Port(Protocol::Tcp));
         let endpoint = [family.address_field(), port];
         transaction.add_table(table);
@@ -177,7 +171,7 @@ fn wanted_for_hashes(families: &[Family]) -> Wanted {
         transaction.add_rule(table, chain, Rule::new([by_hash]));
         modules.extend(["nf_tables", "nft_chain_nat", "nf_tables", "nft_hash"]);
     }
-    transaction.delete_chain(&table(Family::Ip), ChainName::new(NO_SUCH_CHAIN));
+    transaction.delete_chain(&Table::new(Family::Ip, TABLE), ChainName::new(NO_SUCH_CHAIN));
     (transaction, modules)
 }
 

@@ -14,7 +14,10 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::{Before, Transition},
 };
-use switchyard_kernel::nftables::{Element, Family, Key, Table, Transaction, netlink::Touched};
+use switchyard_kernel::nftables::{
+    Element, Family, Key, Transaction,
+    netlink::{Touched, TouchedTable},
+};
 
 use super::{NftProxier, changes::Changes, drift, last_synced::LastSynced};
 use crate::{
@@ -101,35 +104,29 @@ impl NftProxier {
     }
 }
 
-/// Returns the changes that undo the rules and the elements of the table's sets that were
-/// `touched`, for what was synced last, and whether these are all.
+/// Returns the changes that undo the rules and the elements of tables' sets that were `touched`, for
+/// what was synced last, and whether these are all. Families that are not programmed are compared
+/// when they are again.
 fn changes(
     config: &NftConfig,
     touched: &Touched,
     last: &LastSynced,
     before: Before<'_>,
 ) -> (PerFamily<Changes>, bool) {
-    let mut changes = PerFamily::default();
-    if touched.more {
-        return (changes, false);
-    }
-    // Others are compared when their families are programmed again.
-    let tables: Vec<_> = config.families().map(|family| config.table(family)).collect();
-    let touched_chains = touched.chains.keys().filter(|(table, _)| tables.contains(table));
-    let touched_sets = touched.elements.keys().filter(|(table, _)| tables.contains(table));
-    let (mut chains, mut sets) = (0, 0);
+    let (mut changes, mut are_all) = (PerFamily::default(), !touched.anything);
     for family in config.families() {
-        let mend = Mend {
-            last,
-            before,
-            context: &Context::new(config, family, before.node()),
-            table: &config.table(family),
-        };
-        let changes = changes.get_mut(family.into());
-        chains += mend.chains(touched, changes);
-        sets += mend.elements(touched, changes);
+        let Some(touched) = touched.tables.get(&config.table(family)) else { continue };
+        if touched.more {
+            are_all = false;
+            continue;
+        }
+        let context = &Context::new(config, family, before.node());
+        let mend = Mend { last, before, context };
+        let changes: &mut Changes = changes.get_mut(family.into());
+        are_all &= mend.chains(touched, changes) == touched.chains.len();
+        are_all &= mend.elements(touched, changes) == touched.elements.len();
     }
-    (changes, (chains, sets) == (touched_chains.count(), touched_sets.count()))
+    (changes, are_all)
 }
 
 /// The repair of one table.
@@ -137,7 +134,6 @@ struct Mend<'a> {
     last: &'a LastSynced,
     before: Before<'a>,
     context: &'a Context<'a>,
-    table: &'a Table,
 }
 
 impl Mend<'_> {
@@ -151,10 +147,8 @@ impl Mend<'_> {
     }
 
     /// Returns the number of chains that are written anew.
-    fn chains(&self, touched: &Touched, changes: &mut Changes) -> usize {
-        let of_table = touched.chains.keys().filter(|(table, _)| table == self.table);
-        let names: HashSet<_> = of_table.map(|(_, chain)| chain).collect();
-        if names.is_empty() {
+    fn chains(&self, touched: &TouchedTable, changes: &mut Changes) -> usize {
+        if touched.chains.is_empty() {
             return 0;
         }
         let lb_chains = &self.last.tables.get(self.context.family.into()).lb_chains;
@@ -164,17 +158,17 @@ impl Mend<'_> {
         let of_ports = self.ports().filter(|port| has_chains(port));
         let chains = table::chains(self.context).into_iter().chain(lb_chains);
         let chains = chains.chain(of_ports.flat_map(|port| self.objects(port).chains));
-        let touched = chains.filter(|chain| names.contains(&chain.name));
+        let touched = chains.filter(|chain| touched.chains.contains_key(&chain.name));
         touched.for_each(|chain| changes.rewrite_chain(chain));
         changes.flush_chains.len()
     }
 
     /// Returns the number of sets that hold again what they should.
-    fn elements(&self, touched: &Touched, changes: &mut Changes) -> usize {
+    fn elements(&self, touched: &TouchedTable, changes: &mut Changes) -> usize {
         let family = self.context.family;
         let touched = |set: TableSet| {
             let name = set.definition(family).name.clone();
-            touched.elements.get(&(self.table.clone(), name)).map(|elements| (set, elements))
+            touched.elements.get(&name).map(|elements| (set, elements))
         };
         let touched: Vec<_> = TableSet::all().filter_map(touched).collect();
         if touched.is_empty() {

@@ -21,24 +21,20 @@ mod sweeper;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    iter,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    model::{IpFamily, LbAlgorithm, PerFamily, ServiceName},
-    proxier::{
-        self, Capabilities, Drift, Mode, Profile, Proxier, ProxierError, RefusedParts, SyncReport,
-    },
+    model::{LbAlgorithm, PerFamily, ServiceName},
+    proxier::{self, Capabilities, Drift, Mode, Profile, Proxier, ProxierError, SyncReport},
     state::State,
     transition::Transition,
 };
 use switchyard_kernel::nftables::{
-    Elements, Family, Table, TableDump, Transaction, Transport, TransportError, netlink::Listener,
+    Elements, Family, Table, TableDump, Transaction, Transport, TransportError,
+    netlink::{Listener, Touched},
 };
 
 use self::{
@@ -47,11 +43,12 @@ use self::{
     mend::Mending,
     parts::{Part, Parts},
     plan::{Have, plan},
+    refused::{Refused, concerns_elements},
     sweeper::{Sweep, Sweeper},
 };
 use crate::{
     clean_up::delete_tables,
-    layout::{NftConfig, names::table_comment, slots::MOST_HASHED, table},
+    layout::{NftConfig, slots::MOST_HASHED, table},
     monitor::Monitor,
     probe::probe_hashes,
 };
@@ -219,12 +216,16 @@ impl NftProxier {
                         && self.has_generations()
                         && refused.error.contradicts_kernel() =>
                 {
-                    break Err(refused.unnamed());
+                    break Err(refused.of_tables(config));
                 }
                 result => break result.map_err(|refused| refused.named(config, change)),
             }
         };
         self.transport.release();
+        if result.is_err() {
+            // What was noted was taken, and may not be repaired.
+            self.mending.noted.add(Touched::anything());
+        }
         result
     }
 
@@ -238,9 +239,13 @@ impl NftProxier {
         expected: bool,
     ) -> Result<SyncReport, Refused> {
         let (dumps, is_torn) = self.read(config)?;
-        let expected = expected && !is_torn;
+        let is_whole = expected && !is_torn;
         for dump in [&dumps.v4, &dumps.v6].into_iter().flatten().filter(|dump| dump.dormant) {
-            self.wake(&dump.table)?;
+            self.wake(&dump.table).map_err(|error| {
+                let is_alone = config.families().count() > 1;
+                let unusable = is_alone.then_some(dump.table.family.into());
+                Refused { unusable, ..error.into() }
+            })?;
         }
         let have = Have::Read { dumps: &dumps, last: self.last.as_ref(), swept: self.swept };
         let (mut changes, update) = plan(config, change.after(), have);
@@ -254,14 +259,16 @@ impl NftProxier {
         let (parts, mut report) = Parts::new(config, changes, change.after(), undivided);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
-        let generation = generation(&dumps.v4).or(generation(&dumps.v6)).filter(|_| expected);
+        let generation = generation(&dumps.v4).or(generation(&dumps.v6)).filter(|_| is_whole);
         drop(dumps);
         self.sweeper.keep(&sweeps);
         self.commit(parts, generation, &mut report).map_err(|refused| match is_torn {
-            true if refused.error.contradicts_kernel() => TransportError::Conflict.into(),
+            true if expected && refused.error.contradicts_kernel() => {
+                TransportError::Conflict.into()
+            }
             _ => refused,
         })?;
-        self.last = expected.then(|| LastSynced::new(config.families, update));
+        self.last = is_whole.then(|| LastSynced::new(config.families, update));
         self.mending.compared_at = generation;
         self.swept = PerFamily::default();
         self.delete_unused_chains();
@@ -293,8 +300,8 @@ impl NftProxier {
                         config.families().filter(|other| *other != family).any(|other| {
                             self.transport.read(&config.table(other), Elements::Omit).is_ok()
                         });
-                    let unreadable = is_alone.then_some(family.into());
-                    return Err(Refused { unreadable, ..error.into() });
+                    let unusable = is_alone.then_some(family.into());
+                    return Err(Refused { unusable, ..error.into() });
                 }
             }
             if let Some(dump) = dump {
@@ -304,11 +311,9 @@ impl NftProxier {
         Ok((dumps, is_torn))
     }
 
-    /// Has packets enter the base chains of a table, which may be dormant. The kernel refuses that
-    /// in a transaction that adds or deletes base chains of the table as well (`EINVAL`).
     fn wake(&mut self, table: &Table) -> Result<(), TransportError> {
         let mut transaction = Transaction::new();
-        transaction.add_table_with_comment(table, table_comment(table));
+        transaction.wake_table(table);
         self.transport.commit(&transaction).map(drop)
     }
 
@@ -474,7 +479,11 @@ impl Proxier for NftProxier {
         let table = self.config.table(Family::Ip);
         let mut transaction = Transaction::new();
         table::guard_loopback(&table, &mut transaction);
-        let result = self.wake(&table).and_then(|()| self.transport.commit(&transaction));
+        let held = self.transport.read(&table, Elements::Omit);
+        self.transport.release();
+        let is_dormant = held.is_ok_and(|held| held.is_some_and(|held| held.dormant));
+        let woken = if is_dormant { self.wake(&table) } else { Ok(()) };
+        let result = woken.and_then(|()| self.transport.commit(&transaction));
         result.map(drop).map_err(|error| Self::error("cannot guard loopback addresses", error))
     }
 
@@ -545,54 +554,6 @@ fn now() -> Instant {
 #[cfg(test)]
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-/// A transaction that failed, or a table that could not be read.
-struct Refused {
-    error: TransportError,
-    transaction: Box<Transaction>,
-    /// A transaction of the same sync that failed before.
-    known: Option<Box<Refused>>,
-    /// The family whose table could not be read, if the other one's could.
-    unreadable: Option<IpFamily>,
-}
-
-impl Refused {
-    /// The error with the parts that are the cause; none if everything is.
-    fn named(self, config: &NftConfig, change: &Transition<'_>) -> ProxierError {
-        let parts = match self.unreadable {
-            Some(family) => {
-                let mut parts = RefusedParts::default();
-                let reason = format!("cannot read the table: {}", ErrorChain(&self.error));
-                *parts.families.get_mut(family) = Some(reason);
-                parts
-            }
-            None => {
-                let all = iter::successors(Some(&self), |refused| refused.known.as_deref());
-                let all = all.map(|refused| (&*refused.transaction, &refused.error));
-                refused::parts(config, change, all)
-            }
-        };
-        self.unnamed().of_parts(parts)
-    }
-
-    fn unnamed(self) -> ProxierError {
-        NftProxier::error("cannot program the tables", self.error)
-    }
-}
-
-impl From<TransportError> for Refused {
-    fn from(error: TransportError) -> Self {
-        Self { error, transaction: Box::default(), known: None, unreadable: None }
-    }
-}
-
-/// Whether the kernel refuses single elements, and may take others.
-fn concerns_elements(error: &TransportError) -> bool {
-    let mut refusals = error.refusals().peekable();
-    refusals.peek().is_some()
-        && !error.contradicts_kernel()
-        && refusals.all(|refusal| refusal.element.is_some() && !refusal.concerns_table())
 }
 
 /// Returns the transaction that makes a kernel without the tables hold `state`, always in the same

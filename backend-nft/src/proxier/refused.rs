@@ -1,13 +1,14 @@
-//! The Service ports, or the families, of which the kernel refuses objects.
+//! Syncs that failed, and the Service ports, or the families, of which the kernel refuses objects.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    mem,
+    iter, mem,
 };
 
 use switchyard_core::{
+    error::ErrorChain,
     model::{IpFamily, PerFamily},
-    proxier::{DegradedPort, RefusedParts},
+    proxier::{DegradedPort, ProxierError, RefusedParts},
     state::ResolvedServicePort,
     transition::Transition,
 };
@@ -15,11 +16,76 @@ use switchyard_kernel::nftables::{
     ChainName, Key, OperationKind, Refusal, SetName, Transaction, TransportError,
 };
 
+use super::NftProxier;
 use crate::layout::{Context, NftConfig, lb_chains::LbChain, service_port, table::TableSet};
+
+/// A transaction that failed, or a table that could not be read.
+pub(super) struct Refused {
+    pub(super) error: TransportError,
+    pub(super) transaction: Box<Transaction>,
+    /// A transaction of the same sync that failed before.
+    pub(super) known: Option<Box<Refused>>,
+    /// The family whose table cannot be read or woken, if that concerns this family alone.
+    pub(super) unusable: Option<IpFamily>,
+}
+
+impl Refused {
+    /// The error with the parts that are the cause; none if everything is.
+    pub(super) fn named(self, config: &NftConfig, change: &Transition<'_>) -> ProxierError {
+        let refused = match self.unusable {
+            Some(family) => {
+                let mut parts = RefusedParts::default();
+                let reason = format!("cannot use the table: {}", ErrorChain(&self.error));
+                *parts.families.get_mut(family) = Some(reason);
+                parts
+            }
+            None => {
+                let all = iter::successors(Some(&self), |refused| refused.known.as_deref());
+                let all = all.map(|refused| (&*refused.transaction, &refused.error));
+                parts(config, change, all)
+            }
+        };
+        self.unnamed().of_parts(refused)
+    }
+
+    /// The error with the families of the tables that refuse something, unless these are all.
+    pub(super) fn of_tables(self, config: &NftConfig) -> ProxierError {
+        let mut parts = RefusedParts::default();
+        for refusal in self.error.refusals() {
+            if let Some(operation) = self.transaction.operations().get(refusal.operation) {
+                let reason = || format!("cannot {}: {}", refusal.subject, refusal.reason);
+                let family = IpFamily::from(operation.table.family);
+                parts.families.get_mut(family).get_or_insert_with(reason);
+            }
+        }
+        if config.families().all(|family| parts.families.get(family.into()).is_some()) {
+            parts = RefusedParts::default();
+        }
+        self.unnamed().of_parts(parts)
+    }
+
+    pub(super) fn unnamed(self) -> ProxierError {
+        NftProxier::error("cannot program the tables", self.error)
+    }
+}
+
+impl From<TransportError> for Refused {
+    fn from(error: TransportError) -> Self {
+        Self { error, transaction: Box::default(), known: None, unusable: None }
+    }
+}
+
+/// Whether the kernel refuses single elements, and may take others.
+pub(super) fn concerns_elements(error: &TransportError) -> bool {
+    let mut refusals = error.refusals().peekable();
+    refusals.peek().is_some()
+        && !error.contradicts_kernel()
+        && refusals.all(|refusal| refusal.element.is_some() && !refusal.concerns_table())
+}
 
 /// The objects of a family that the kernel refuses.
 #[derive(Default)]
-struct Refused {
+struct RefusedObjects {
     /// Why.
     reasons: HashMap<Object, String>,
     /// The keys of the elements, to find those of a Service port by their beginning.
@@ -40,12 +106,12 @@ enum Object {
 /// whatever the object: the kernel then reports the commit as a whole.
 ///
 /// Any number of objects may be refused at once: the time is that of planning all Service ports.
-pub(super) fn parts<'a>(
+fn parts<'a>(
     config: &NftConfig,
     change: &Transition<'_>,
     refused: impl Iterator<Item = (&'a Transaction, &'a TransportError)>,
 ) -> RefusedParts {
-    let mut objects: PerFamily<Refused> = PerFamily::default();
+    let mut objects: PerFamily<RefusedObjects> = PerFamily::default();
     let mut parts = RefusedParts::default();
     let refusals =
         refused.flat_map(|(transaction, error)| error.refusals().map(move |r| (transaction, r)));
@@ -106,12 +172,18 @@ fn object(kind: &OperationKind, refusal: &Refusal) -> Object {
         | OperationKind::DeleteChain(chain)
         | OperationKind::AddRule(chain, _) => Object::Chain(chain.clone()),
         OperationKind::AddBaseChain(chain) => Object::Chain(chain.name.clone()),
-        OperationKind::AddTable { .. } | OperationKind::DeleteTable => Object::Chain("".into()),
+        OperationKind::AddTable { .. } | OperationKind::WakeTable | OperationKind::DeleteTable => {
+            Object::Chain("".into())
+        }
     }
 }
 
 /// The refused objects that a Service port needs.
-fn needed(port: &ResolvedServicePort, context: &Context<'_>, refused: &Refused) -> Vec<Object> {
+fn needed(
+    port: &ResolvedServicePort,
+    context: &Context<'_>,
+    refused: &RefusedObjects,
+) -> Vec<Object> {
     let port = service_port::objects(port, context, None);
     let name = |set: TableSet| set.definition(context.family).name.clone();
     let elements = port.elements.iter().map(|(set, element)| (*set, element.key));

@@ -1,7 +1,13 @@
 //! Parts shared by tests of whole syncs: a node with a backend in its own network namespace,
 //! and `nft` to look at it and to damage it.
 
-use std::path::Path;
+use std::{
+    io::Write,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 pub use switchyard_core::testing::{web, web_slice};
 use switchyard_core::{
@@ -35,6 +41,35 @@ pub fn nft(script: &str) -> String {
 /// Runs the nft at `program` on `script`; returns what it prints.
 pub fn run_nft(program: &Path, script: &str) -> String {
     run_with(&format!("{} -f -", program.display()), script)
+}
+
+/// A program that owns a table, which goes with it: others can read the table and change nothing.
+pub struct Owner(Child);
+
+impl Owner {
+    /// Starts the program, which adds the only table of an owner by this command.
+    pub fn of(command: &str) -> Self {
+        let mut nft = Command::new("nft");
+        let mut nft =
+            nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("nft");
+        let input = nft.stdin.as_mut().expect("piped");
+        writeln!(input, "{command}").expect("nft reads");
+        let owner = Self(nft);
+        let is_there = || run_with("nft -f -", "list ruleset").contains("flags owner");
+        (0..500).find(|_| {
+            thread::sleep(Duration::from_millis(10));
+            is_there()
+        });
+        assert!(is_there(), "the table has an owner");
+        owner
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Both tables, in this order whichever was made first.

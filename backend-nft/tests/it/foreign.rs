@@ -19,12 +19,12 @@ use switchyard_core::{
     testing::{ManyServices, service},
 };
 use switchyard_kernel::nftables::{
-    Elements, Family, Table, TableDump, Transaction, Transport, TransportError, TransportKind,
-    testing::InterceptingTransport,
+    Elements, Family, Operation, OperationKind, Table, TableDump, Transaction, Transport,
+    TransportError, TransportKind, testing::InterceptingTransport,
 };
 use switchyard_nft::{NftConfig, NftProxier};
 
-use crate::common::{Node, config, in_namespace, nft, open, ruleset, start, web, web_slice};
+use crate::common::{Node, Owner, config, in_namespace, nft, open, ruleset, start, web, web_slice};
 
 fn netlink() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
@@ -190,8 +190,7 @@ fn nothing_is_remembered_after_a_part_of_a_sync() {
     });
 }
 
-/// Another program that changes the table of one family all the time costs that family, and not the
-/// other.
+/// A table that cannot be read costs its family, and not the other.
 #[test]
 fn a_table_that_cannot_be_read_costs_its_family_alone() {
     for (theirs, served, address) in
@@ -202,7 +201,7 @@ fn a_table_that_cannot_be_read_costs_its_family_alone() {
             let flag = fails.clone();
             let proxier = asking(move |table: &Table| {
                 match flag.load(Ordering::Relaxed) && table.family == theirs {
-                    true => Err(TransportError::Malformed("always changing".to_owned())),
+                    true => Err(TransportError::Malformed("made to fail by a test".to_owned())),
                     false => Ok(()),
                 }
             });
@@ -216,6 +215,84 @@ fn a_table_that_cannot_be_read_costs_its_family_alone() {
             assert!(list("ip").contains("10.96.0.10") && list("ip6").contains("fd00::10"));
         });
     }
+}
+
+/// A table that another program owns costs its family, and not the other.
+#[test]
+fn a_table_of_another_program_costs_its_family_alone() {
+    in_namespace(|| {
+        let owner = Owner::of("add table ip kube-proxy { flags owner; }");
+        let proxier = NftProxier::open(NftConfig::default()).expect("netlink is there");
+        costs_its_family(proxier, || drop(owner));
+    });
+}
+
+/// So does a dormant table that the kernel refuses to wake.
+#[test]
+fn a_table_that_cannot_be_woken_costs_its_family_alone() {
+    in_namespace(|| {
+        nft("add table ip kube-proxy { flags dormant; }");
+        let refuses = Arc::new(AtomicBool::new(true));
+        let flag = refuses.clone();
+        let transport = InterceptingTransport::new(netlink(), move |transaction| {
+            let is_wake = |it: &Operation| matches!(it.kind, OperationKind::WakeTable);
+            match flag.load(Ordering::Relaxed) && transaction.operations().iter().any(is_wake) {
+                true => Err(TransportError::Malformed("made to fail by a test".to_owned())),
+                false => Ok(()),
+            }
+        });
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        costs_its_family(proxier, || refuses.store(false, Ordering::Relaxed));
+    });
+}
+
+/// Checks that IPv4 is left out, and IPv6 is not, until the cause is gone.
+fn costs_its_family(proxier: NftProxier, end: impl FnOnce()) {
+    let mut node = Node::new(config(), proxier);
+    node.sync([service("web", "10.96.0.10,fd00::10").port("", "TCP", 80).apply()]);
+    assert!(!node.tracker.transition().programs(IpFamily::V4));
+    let refused = |family| nft(&format!("list map {family} kube-proxy no-endpoint-services"));
+    assert!(refused("ip6").contains("fd00::10"));
+    end();
+    node.full();
+    assert!(refused("ip").contains("10.96.0.10"));
+}
+
+/// What another program changes in the table of a family that cannot be programmed has nothing of
+/// the other one compared.
+#[test]
+fn changes_of_a_family_that_is_left_out_have_nothing_read() {
+    in_namespace(|| {
+        let (fails, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (flag, counted) = (fails.clone(), reads.clone());
+        let mut node = Node::new(
+            config(),
+            asking(move |table: &Table| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                match flag.load(Ordering::Relaxed) && table.family == Family::Ip {
+                    true => Err(TransportError::Malformed("made to fail by a test".to_owned())),
+                    false => Ok(()),
+                }
+            }),
+        );
+        node.sync(web());
+        fails.store(true, Ordering::Relaxed);
+        node.full();
+        assert!(!node.tracker.transition().programs(IpFamily::V4));
+        let mut monitor = node.proxier.monitor().expect("the kernel notifies");
+        let healthy = nft("list table ip6 kube-proxy");
+        nft(
+            "add set ip kube-proxy theirs { type ipv4_addr; }; flush chain ip6 kube-proxy services",
+        );
+        node.runtime.block_on(monitor.externally_changed()).expect("a report");
+        reads.store(0, Ordering::Relaxed);
+        node.tracker.request_repair();
+        // Before the family is due to be tried again.
+        let synced = node.runtime.block_on(node.proxier.sync(&node.tracker.transition()));
+        assert_eq!(synced.expect("synced").drift.objects, 1);
+        assert_eq!(reads.load(Ordering::Relaxed), 0);
+        assert_eq!(nft("list table ip6 kube-proxy"), healthy);
+    });
 }
 
 /// Another program that changes our tables without a pause delays what changes for a few syncs at
@@ -289,7 +366,8 @@ fn a_dormant_table_is_woken() {
         let base = "chain ip kube-proxy filter-forward";
         for is_known in [true, false] {
             nft("add table ip kube-proxy { flags dormant; }");
-            let report = if is_known { node.full() } else { node.restart(open()) };
+            let opened = || NftProxier::open(NftConfig::default()).expect("opened");
+            let report = if is_known { node.full() } else { node.restart(opened()) };
             assert_eq!(report.drift.objects, usize::from(is_known), "{:?}", report.drift);
             assert_eq!(ruleset(), healthy);
             // Newer kernels refuse a base chain in the transaction that wakes its table.

@@ -38,6 +38,8 @@ fn a_node_is_prepared_by_rules_that_the_first_sync_replaces() {
         for _ in 0..2 {
             prepared.prepare(&with_localhost()).unwrap();
             assert_eq!(guards(), 1);
+            assert!(!nft("list ruleset").contains("dormant"));
+            nft("add table ip kube-proxy { flags dormant; }");
         }
         let mut proxy = start(with_localhost());
         proxy.sync(web());
@@ -70,6 +72,7 @@ fn a_clean_up_leaves_the_guard_while_it_is_needed() {
         for _ in 0..2 {
             backend.clean_up(None).unwrap();
             assert_guard_alone();
+            nft("add table ip kube-proxy { flags dormant; }");
         }
         fs::write(SETTING, "0").unwrap();
         backend.clean_up(None).unwrap();

@@ -4,12 +4,17 @@ use switchyard_core::model::PerFamily;
 use switchyard_kernel::nftables::TransportKind;
 use switchyard_nft::probe;
 
-use crate::common::{in_namespace, nft};
+use crate::common::{Owner, in_namespace, nft};
 
 #[test]
 fn this_kernel_can_and_nothing_is_done() {
     in_namespace(|| {
-        for before in ["", "add table ip kube-proxy\nadd chain ip kube-proxy services\n"] {
+        let _owner = Owner::of("add table ip6 kube-proxy { flags owner; }");
+        for before in [
+            "",
+            "add table ip kube-proxy\nadd chain ip kube-proxy services\n",
+            "add table ip kube-proxy { flags dormant; }",
+        ] {
             nft(before);
             let listed = nft("list ruleset");
             for kind in [TransportKind::Netlink, TransportKind::Json] {

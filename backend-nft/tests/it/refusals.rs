@@ -1,12 +1,16 @@
 //! Real and apparent refusals of the kernel.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use serde_json::json;
-use switchyard_core::testing::{ManyServices, endpoint, service, slice, until};
+use switchyard_core::{
+    model::IpFamily,
+    proxier::Proxier,
+    testing::{ManyServices, endpoint, service, slice, until},
+};
 use switchyard_kernel::nftables::{
     ElementData, Family, Key, OperationKind, Refusal, Transaction, TransportError, TransportKind,
     Verdict, testing::InterceptingTransport,
@@ -123,11 +127,44 @@ fn no_service_is_left_out_for_what_another_program_changes() {
         node.tracker.request_resync();
         // The last attempt is the fifth.
         left.store(5, Ordering::Relaxed);
-        let result = node.try_sync();
+        let report = node.sync([]);
         assert_eq!(left.load(Ordering::Relaxed), 0);
-        assert!(result.is_err(), "{result:?}");
-        let report = node.try_sync().expect("a sync");
+        // Until the family of the table is tried again.
         assert!(report.degraded.is_empty(), "{:?}", report.degraded);
+        let programs = |node: &Node| IpFamily::ALL.map(|it| node.tracker.transition().programs(it));
+        assert_eq!(programs(&node), [false, true]);
+        assert!(node.sync([]).degraded.is_empty());
+        assert_eq!(programs(&node), [true, true]);
+    });
+}
+
+/// What a monitor reported is not forgotten if the comparison that follows a rejected change is
+/// refused a Service.
+#[test]
+fn a_report_outlives_a_refusal() {
+    in_namespace(|| {
+        let errnos = Arc::new(Mutex::new(Vec::new()));
+        let left = errnos.clone();
+        let mut node = intercepted(move |transaction| {
+            let is_of_service =
+                |_, kind: &OperationKind| matches!(kind, OperationKind::AddElements(..));
+            let errno = left.lock().expect("no panic").pop();
+            errno.and_then(|it| refused(transaction, it, is_of_service)).map_or(Ok(()), Err)
+        });
+        node.sync(web());
+        let mut monitor = node.proxier.monitor().expect("the kernel notifies");
+        let services = || nft("list chain ip kube-proxy services");
+        let healthy = services();
+        nft("add set ip kube-proxy theirs { type ipv4_addr; }; flush chain ip kube-proxy services");
+        node.runtime.block_on(monitor.externally_changed()).expect("a report");
+        // The change, and then the comparison, also as a batch of single elements.
+        *errnos.lock().expect("no panic") = vec![libc::EINVAL, libc::EEXIST];
+        let report = node.sync([web_slice(&[4])]);
+        assert_eq!(report.degraded.len(), 1);
+        assert_ne!(services(), healthy, "nothing was compared");
+        node.tracker.request_repair();
+        node.sync([]);
+        assert_eq!(services(), healthy);
     });
 }
 

@@ -146,6 +146,7 @@ fn a_local_endpoint_sees_a_client_from_elsewhere_as_far_as_the_node_allows_it() 
                 for command in [
                     "nft delete table ip switchyard-answers",
                     "nft flush chain ip switchyard-answers prerouting",
+                    "nft add table ip switchyard-answers { flags dormant; }",
                     "ip rule del pref 83",
                     "ip route flush table 183",
                 ] {

@@ -33,7 +33,9 @@ impl Display for Operation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { table, kind } = self;
         match kind {
-            OperationKind::AddTable { comment: None } => write!(f, "add table {table}"),
+            OperationKind::AddTable { comment: None } | OperationKind::WakeTable => {
+                write!(f, "add table {table}")
+            }
             OperationKind::AddTable { comment: Some(comment) } => {
                 write!(f, "add table {table} {{ comment \"{}\"; }}", comment_text(comment))
             }

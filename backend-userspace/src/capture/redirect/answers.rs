@@ -122,17 +122,19 @@ fn ensure(
     let (name, hook, priority) = CHAIN;
     let held = transport.read(&table, Elements::Omit)?;
     transport.release();
-    let held = held.as_ref().and_then(|held| held.chains.get(name));
-    let is_held = held.is_some_and(|chain| {
+    let chain = held.as_ref().and_then(|held| held.chains.get(name).filter(|_| !held.dormant));
+    let is_held = chain.is_some_and(|chain| {
         let fingerprints = rules.iter().map(|rule| Some(rule.fingerprint(table.family)));
         chain.rules.iter().map(|rule| rule.fingerprint).eq(fingerprints)
     });
     if !is_held {
         let mut transaction = Transaction::new();
+        if held.is_some() {
+            transaction.delete_table(&table);
+        }
         transaction.add_table_with_comment(&table, "answers to clients of the userspace proxy");
         let kind = ChainKind::Filter;
         transaction.add_base_chain(&table, BaseChain { name: name.into(), kind, hook, priority });
-        transaction.flush_chain(&table, name);
         for rule in rules {
             transaction.add_rule(&table, name, rule);
         }

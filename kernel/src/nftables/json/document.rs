@@ -94,6 +94,8 @@ impl Serialize for Command<'_> {
                 }
                 ("add", json!({ "table": object }))
             }
+            // The program nft adds a table without flags, and takes those that it has.
+            OperationKind::WakeTable => ("add", json!({ "table": named_table(table) })),
             OperationKind::DeleteTable => ("delete", json!({ "table": named_table(table) })),
             OperationKind::AddBaseChain(base) => {
                 ("add", json!({ "chain": base_chain(table, base) }))

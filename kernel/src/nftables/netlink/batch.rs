@@ -120,13 +120,17 @@ impl Encoder {
             OperationKind::AddTable { comment } => {
                 self.message(table, message::NEW_TABLE, flags::CREATE, |w| {
                     w.string(table::NAME, name);
-                    // One that exists is dormant no more.
-                    w.be32(table::FLAGS, 0);
                     if let Some(comment) = comment {
                         let mut user_data = UserData::new();
                         user_data.comment(udata::COMMENT, &text::comment_text(comment));
                         w.attribute(table::USERDATA, user_data.as_slice());
                     }
+                });
+            }
+            OperationKind::WakeTable => {
+                self.message(table, message::NEW_TABLE, flags::CREATE, |w| {
+                    w.string(table::NAME, name);
+                    w.be32(table::FLAGS, 0);
                 });
             }
             OperationKind::DeleteTable => {

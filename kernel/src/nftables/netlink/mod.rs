@@ -26,7 +26,7 @@ use crate::{
 use self::{batch::Batch, record::Record};
 pub use self::{
     notice::{Author, Listener},
-    touched::{Touched, TouchedElements},
+    touched::{Touched, TouchedElements, TouchedTable},
 };
 
 /// The largest buffer that is kept for the next transaction, in bytes.
@@ -58,8 +58,8 @@ pub struct NetlinkTransport {
     record: Option<Record>,
     /// The ports of other sockets whose commits are no other program's.
     disregarded: Vec<u32>,
-    /// Whether the last read met a table that changed all the time.
-    is_changing: bool,
+    /// The tables that changed all the time when they were read last.
+    changing: Vec<Table>,
 }
 
 impl NetlinkTransport {
@@ -71,7 +71,7 @@ impl NetlinkTransport {
             buffer: Writer::new(),
             record: None,
             disregarded: Vec::new(),
-            is_changing: false,
+            changing: Vec::new(),
         })
     }
 
@@ -116,7 +116,7 @@ impl NetlinkTransport {
             return self.send(transaction, batch).map(|()| false);
         }
         for _ in 0..COMMIT_ATTEMPTS {
-            let Some(newest) = self.newest_unchanged_since(expected)? else {
+            let Some(newest) = self.newest_unchanged_since(expected, |_| true)? else {
                 return Err(TransportError::Conflict);
             };
             batch.expect(newest);
@@ -129,7 +129,7 @@ impl NetlinkTransport {
         // question comes after the batch.
         batch.expect(batch::ANY_GENERATION);
         let result = self.send(transaction, batch);
-        let is_unchanged = self.newest_unchanged_since(expected)?.is_some();
+        let is_unchanged = self.newest_unchanged_since(expected, |_| true)?.is_some();
         match result {
             Ok(()) => Ok(!is_unchanged),
             Err(_) if !is_unchanged => Err(TransportError::Conflict),
@@ -137,12 +137,16 @@ impl NetlinkTransport {
         }
     }
 
-    /// Returns the newest generation; `None` if another program may have changed a table since the
-    /// generation `expected`.
-    fn newest_unchanged_since(&mut self, expected: u32) -> Result<Option<u32>, Error> {
+    /// Returns the newest generation; `None` if another program may have changed one of the tables
+    /// that were read, and are `among` these, since the generation `expected`.
+    fn newest_unchanged_since(
+        &mut self,
+        expected: u32,
+        among: impl Fn(&Table) -> bool,
+    ) -> Result<Option<u32>, Error> {
         let Some(record) = &mut self.record else { return Ok(None) };
         match record.update(&mut self.socket) {
-            Ok(newest) => Ok(record.is_unchanged_since(expected).then_some(newest)),
+            Ok(newest) => Ok(record.is_unchanged_since(expected, among).then_some(newest)),
             Err(Error::Overrun) => {
                 self.record = None;
                 Ok(None)
@@ -211,18 +215,22 @@ impl Transport for NetlinkTransport {
         }
         let begun = Instant::now();
         // A program that changed the table during all attempts of before may do so still.
-        let mut is_hasty = std::mem::take(&mut self.is_changing);
-        let attempts = if is_hasty { LEAST_READ_ATTEMPTS } else { READ_ATTEMPTS };
+        let was_changing = self.changing.contains(table);
+        self.changing.retain(|changing| changing != table);
+        let mut is_hasty = was_changing;
         let mut torn = None;
-        for attempt in 0..attempts {
-            if attempt >= LEAST_READ_ATTEMPTS && begun.elapsed() >= READ_FOR {
+        for attempt in 0..READ_ATTEMPTS {
+            let is_late = attempt >= LEAST_READ_ATTEMPTS && begun.elapsed() >= READ_FOR;
+            if is_late || was_changing && torn.is_some() {
                 break;
             }
             let generation = self.watch(table)?;
             let read = dump::read_table(&mut self.socket, table, elements, generation, is_hasty);
             // The dumps show one state if nothing in the tables was changed between them.
             let is_unchanged = match generation {
-                Some(generation) => self.newest_unchanged_since(generation)?.is_some(),
+                Some(generation) => {
+                    self.newest_unchanged_since(generation, |it| it == table)?.is_some()
+                }
                 None => false,
             };
             is_hasty |= !is_unchanged;
@@ -234,7 +242,7 @@ impl Transport for NetlinkTransport {
                 Err(_) => {}
             }
         }
-        self.is_changing = true;
+        self.changing.push(table.clone());
         Err(match torn {
             Some(torn) => TransportError::Changing(torn.map(Box::new)),
             None => Error::Interrupted.into(),

@@ -98,7 +98,7 @@ fn read_changes(
                         if let Some(mut touched) = mem::take(pending) {
                             match generation {
                                 Some(generation) => touched.committed(generation),
-                                None => touched.more = true,
+                                None => touched.anything = true,
                             }
                             note(author, touched);
                         }
@@ -111,7 +111,7 @@ fn read_changes(
             Err(Error::Overrun) => {
                 // What there was room for is yet to be read.
                 is_cut = true;
-                note(Author::UNKNOWN, Touched { more: true, ..Touched::default() });
+                note(Author::UNKNOWN, Touched::anything());
             }
             Err(error) => return Err(error),
         }

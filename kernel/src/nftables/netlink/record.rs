@@ -69,11 +69,16 @@ impl Record {
         Err(Error::Interrupted)
     }
 
-    /// Whether no other program has changed a table of the record since `generation`, up to the
-    /// last update.
-    pub(super) fn is_unchanged_since(&self, generation: u32) -> bool {
+    /// Whether no other program has changed a table of the record, which is among `tables`, since
+    /// `generation`, up to the last update.
+    pub(super) fn is_unchanged_since(
+        &self,
+        generation: u32,
+        among: impl Fn(&Table) -> bool,
+    ) -> bool {
         let is_known = self.since.is_some_and(|since| !is_after(since, generation));
-        let mut changes = self.tables.iter().filter_map(|(_, changed)| *changed);
+        let tables = self.tables.iter().filter(|(table, _)| among(table));
+        let mut changes = tables.filter_map(|(_, changed)| *changed);
         is_known && !changes.any(|changed| is_after(changed, generation))
     }
 

@@ -56,12 +56,15 @@ pub struct BaseChain {
 /// unless the action creates it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperationKind {
-    /// Creates the table. One that exists is only made to be dormant no more.
+    /// Creates the table; does nothing if it exists.
     AddTable {
         /// A comment for people, cut to 128 bytes when written. It is not changed if the table
         /// exists.
         comment: Option<Cow<'static, str>>,
     },
+    /// Has packets enter the base chains of a table that is dormant. Newer kernels refuse that in a
+    /// transaction that adds or deletes base chains of the table as well (`EINVAL`).
+    WakeTable,
     /// Deletes the table with everything in it.
     DeleteTable,
     /// Creates a base chain; does nothing if it exists.
@@ -114,6 +117,7 @@ impl Operation {
         let set = |set: &SetDef| if set.is_map() { "map" } else { "set" };
         let (verb, object, name) = match &self.kind {
             OperationKind::AddTable { .. } => ("add", "table", ""),
+            OperationKind::WakeTable => ("wake", "table", ""),
             OperationKind::DeleteTable => ("delete", "table", ""),
             OperationKind::AddBaseChain(chain) => ("add", "chain", chain.name.as_str()),
             OperationKind::AddChain(chain) => ("add", "chain", chain.as_str()),
@@ -196,6 +200,11 @@ impl Transaction {
     /// Appends [`OperationKind::AddTable`], with a comment.
     pub fn add_table_with_comment(&mut self, table: &Table, comment: impl Into<Cow<'static, str>>) {
         self.push(table, OperationKind::AddTable { comment: Some(comment.into()) });
+    }
+
+    /// Appends [`OperationKind::WakeTable`].
+    pub fn wake_table(&mut self, table: &Table) {
+        self.push(table, OperationKind::WakeTable);
     }
 
     /// Appends [`OperationKind::DeleteTable`].

@@ -134,7 +134,7 @@ impl Ruleset {
 
     fn apply(&mut self, operation: &Operation, refuse: &mut dyn FnMut(Option<Key>, Errno)) {
         let result = match &operation.kind {
-            OperationKind::AddTable { .. } => {
+            OperationKind::AddTable { .. } | OperationKind::WakeTable => {
                 self.tables.entry(operation.table.clone()).or_default();
                 Ok(())
             }
@@ -174,7 +174,9 @@ impl Contents {
     ) -> Result<(), Errno> {
         let base = |base: ChainBase| Arc::new(Chain { handle, base, rules: Vec::new() });
         match kind {
-            OperationKind::AddTable { .. } | OperationKind::DeleteTable => {}
+            OperationKind::AddTable { .. }
+            | OperationKind::WakeTable
+            | OperationKind::DeleteTable => {}
             OperationKind::AddBaseChain(added) => {
                 let added_base = ChainBase::Base(added.clone());
                 let chain = self.chains.entry(added.name.clone());

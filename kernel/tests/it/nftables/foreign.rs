@@ -117,6 +117,20 @@ fn tables_are_read_and_changed_during_commits_to_other_tables() {
     });
 }
 
+/// A table is whole though another one that was read before changes all the time.
+#[test]
+fn a_change_of_one_table_concerns_no_reading_of_another() {
+    in_namespace(|| {
+        let mut netlink = support::netlink();
+        netlink.commit(&large().0).unwrap();
+        netlink.read(&Table::new(Family::Ip, "theirs"), Elements::Omit).unwrap();
+        during_foreign_commits(OFTEN, || {
+            let dump = netlink.read(&table(Family::Ip), Elements::Include).unwrap().unwrap();
+            assert_eq!(dump.sets["large"].elements.as_ref().unwrap().len(), ELEMENTS);
+        });
+    });
+}
+
 #[test]
 fn a_change_of_the_table_is_noticed_during_commits_to_other_tables() {
     in_namespace(|| {
