@@ -1,7 +1,7 @@
 //! The time that another program waits, which commits to its own table, while many Services are
-//! programmed first, and that the cluster's DNS takes to answer; the time that a removal waits while
-//! many objects are listed; and the time until our rules serve again when another program has
-//! deleted some.
+//! programmed first, and that the cluster's DNS takes to answer; the time that a removal waits
+//! while many objects are listed; and the time until our rules serve again when another program
+//! has deleted some.
 //!
 //! `cargo bench -p switchyard-nft --bench disturbed [-- SERVICES ENDPOINTS]`, as root: everything
 //! happens in network namespaces of its own threads.

@@ -104,9 +104,9 @@ impl NftProxier {
     }
 }
 
-/// Returns the changes that undo the rules and the elements of tables' sets that were `touched`, for
-/// what was synced last, and whether these are all. Families that are not programmed are compared
-/// when they are again.
+/// Returns the changes that undo the rules and the elements of tables' sets that were `touched`,
+/// for what was synced last, and whether these are all. Families that are not programmed are
+/// compared when they are again.
 fn changes(
     config: &NftConfig,
     touched: &Touched,

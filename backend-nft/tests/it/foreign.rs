@@ -258,8 +258,8 @@ fn costs_its_family(proxier: NftProxier, end: impl FnOnce()) {
     assert!(refused("ip").contains("10.96.0.10"));
 }
 
-/// What another program changes in the table of a family that cannot be programmed has nothing of
-/// the other one compared.
+/// Changes in the table of a family that cannot be programmed have nothing of the other family
+/// compared.
 #[test]
 fn changes_of_a_family_that_is_left_out_have_nothing_read() {
     in_namespace(|| {

@@ -138,7 +138,7 @@ fn no_service_is_left_out_for_what_another_program_changes() {
     });
 }
 
-/// What a monitor reported is not forgotten if the comparison that follows a rejected change is
+/// A report of a monitor is not forgotten if the comparison that follows a rejected change is
 /// refused a Service.
 #[test]
 fn a_report_outlives_a_refusal() {

@@ -16,8 +16,8 @@ pub trait Transport: Send {
     /// Reads a table; returns `None` if it does not exist. Of the sets, elements are read only
     /// where [`SetDef`] can express the definition, and not where they time out: packets add them,
     /// as many and as fast as they like. (A transport that runs a program may read them
-    /// nevertheless.) If other programs change the table during all attempts, the error has what was
-    /// read ([`TransportError::Changing`]).
+    /// nevertheless.) If other programs change the table during all attempts, the error has what
+    /// was read ([`TransportError::Changing`]).
     ///
     /// A transport that knows generations keeps a record of the commits of other programs from now
     /// on, for [`Transaction::expect_generation`], until [`Self::release`].
