@@ -111,9 +111,11 @@ impl LoopbackNodePorts {
         self.sockets.failures()
     }
 
-    /// The Service ports whose sockets cannot be opened, and why.
+    /// The Service ports whose sockets cannot be opened, or have panicked since the last call, and
+    /// why.
     pub fn failed(&self) -> impl Iterator<Item = DegradedPort> + '_ {
-        self.sockets.failed()
+        let panicked = self.forwarder.iter().flat_map(|forwarder| forwarder.panicked().take());
+        self.sockets.failed().chain(panicked)
     }
 }
 
@@ -131,4 +133,23 @@ fn of_port(port: &ResolvedServicePort) -> Vec<Listener> {
         allowed_sources: frontend.allowed_sources.clone(),
     };
     served.map(listener).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::model::{ServiceName, ServicePortName};
+
+    use super::*;
+
+    #[test]
+    fn a_listener_that_panics_is_reported_once() {
+        let mut ports = LoopbackNodePorts::new(100);
+        ports.switch_on().unwrap();
+        let service = ServiceName::new("default", "web");
+        let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
+        let id = ServicePortId { name, family: IpFamily::V6 };
+        ports.forwarder.as_ref().unwrap().panicked().add(id.clone());
+        assert_eq!(ports.failed().map(|failed| failed.port).collect::<Vec<_>>(), [id]);
+        assert_eq!(ports.failed().count(), 0);
+    }
 }

@@ -8,10 +8,7 @@ use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
     model::{IpFamily, ServiceName},
-    proxier::{
-        DegradedPort, Drift, ExternalChange, Mode, Monitor, Profile, Proxier, ProxierError,
-        SyncReport,
-    },
+    proxier::{Drift, ExternalChange, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
     state::{LocalPods, NodeState, State},
     transition::Transition,
 };
@@ -101,9 +98,7 @@ impl Proxier for UserspaceProxier {
         let gone = change.ports().filter(|change| change.after.is_none());
         self.forwarder.remove(&gone.map(|change| change.id).collect());
         self.remove_leftovers(&mut report);
-        report.degraded.extend(self.forwarder.panicked().take().into_iter().map(|port| {
-            DegradedPort { port, reason: "its listener panicked, and is served again".to_owned() }
-        }));
+        report.degraded.extend(self.forwarder.panicked().take());
         Ok(report)
     }
 

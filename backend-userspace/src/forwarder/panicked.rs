@@ -2,10 +2,11 @@
 
 use std::{
     collections::BTreeSet,
+    mem,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use switchyard_core::model::ServicePortId;
+use switchyard_core::{model::ServicePortId, proxier::DegradedPort};
 use tokio::sync::Notify;
 
 /// The Service ports with a listener whose task has panicked. Clones are one set.
@@ -24,8 +25,10 @@ impl Panicked {
         self.0.1.notified().await;
     }
 
-    /// Takes all Service ports.
-    pub fn take(&self) -> BTreeSet<ServicePortId> {
-        std::mem::take(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes all Service ports, with what is to be reported of them.
+    pub fn take(&self) -> impl Iterator<Item = DegradedPort> + use<> {
+        let ports = mem::take(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let reason = "its listener panicked, and is served again";
+        ports.into_iter().map(move |port| DegradedPort { port, reason: reason.to_owned() })
     }
 }

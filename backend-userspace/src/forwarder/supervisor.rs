@@ -103,7 +103,7 @@ mod tests {
         let client = UdpSocket::bind(any).unwrap();
         client.send_to(b"?", address).unwrap();
         runtime.block_on(shared.panicked.added());
-        assert_eq!(shared.panicked.take().len(), 1);
+        assert_eq!(shared.panicked.take().count(), 1);
         assert_eq!(shared.counters.get(Counted::Restarts), 1);
         // Waits in the socket until that is served again.
         client.send_to(b"!", address).unwrap();
