@@ -55,8 +55,8 @@ counted! {
     DatagramsIn = "datagrams", "in";
     /// A datagram from an endpoint that went on.
     DatagramsOut = "datagrams", "out";
-    /// A datagram from a client that could not be sent at once, or that was left when the last
-    /// endpoint of its flow refused.
+    /// A datagram from a client that could not be sent at once, or for which there was no flow, or
+    /// no endpoint any more.
     DroppedIn = "dropped", "in";
     /// A datagram from an endpoint that could not be sent at once.
     DroppedOut = "dropped", "out";

@@ -44,21 +44,25 @@ pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: Socket
         shared.counters.count(Counted::RefusedSource);
         return;
     }
-    let Some(pool) = listener.pool(client_ip, &shared.clients) else { return };
+    let unserved = Counted::unserved(protocol);
+    let Some(pool) = listener.pool(client_ip, &shared.clients) else {
+        return shared.counters.count(unserved);
+    };
     let id = serving.port.id();
     match shared.slots.take(id, shared.source(client_ip)) {
         Ok(slot) => {
-            let shared = Arc::clone(shared);
+            let (shared, counters) = (Arc::clone(shared), Arc::clone(&shared.counters));
             let run = move |client| run(shared, serving, pool, client, address, slot);
             let Some(loops) = &open.handed_to else {
                 tokio::spawn(run(client));
                 return;
             };
             if let (Some(thread), Ok(client)) = (loops.all().next(), client.into_std()) {
-                thread.spawn(async {
+                thread.spawn(async move {
                     // One that the thread has no room for is reset.
-                    if let Ok(client) = TcpStream::from_std(client) {
-                        run(client).await;
+                    match TcpStream::from_std(client) {
+                        Ok(client) => run(client).await,
+                        Err(_) => counters.count(unserved),
                     }
                 });
             }

@@ -21,8 +21,7 @@ use crate::forwarder::{
     counters::Counted,
     ends::Ends,
     everywhere::{Everywhere, Wanted},
-    port::Port,
-    rate_limit::RateLimit,
+    port::{Port, Warning},
     shared::{OpenListener, Serving, Shared},
     slots::LimitReached,
 };
@@ -54,7 +53,6 @@ pub(super) struct Flows {
     /// The times until which no other thread is asked for room: for a client at a limit of its own,
     /// which may ask all the time, and for others.
     asked_until: [Option<Instant>; 2],
-    warned: RateLimit,
 }
 
 /// Idle flows, the longest idle first, and those that await an answer after the others.
@@ -87,7 +85,6 @@ impl Flows {
             idle: None,
             paused_until: None,
             asked_until: [None; 2],
-            warned: RateLimit::default(),
         }
     }
 
@@ -106,7 +103,7 @@ impl Flows {
                 self.end(client);
             }
             if !self.by_client.contains_key(&client) && !self.start(serving, client) {
-                return;
+                return self.dropped(rest.len());
             }
             let Some(flow) = self.by_client.get_mut(&client) else { return };
             let taken = flow.send(rest);
@@ -114,9 +111,7 @@ impl Flows {
                 let refused = rest[taken];
                 if !self.move_on(client, Some(refused)) {
                     // Otherwise each of the rest would try all endpoints again.
-                    let dropped = (rest.len() - taken) as u64;
-                    self.shared.counters.add(Counted::DroppedIn, dropped);
-                    return;
+                    return self.dropped(rest.len() - taken);
                 }
             }
             // The other endpoint was sent the datagram that this one did not take.
@@ -131,7 +126,10 @@ impl Flows {
             return false;
         }
         let pool = serving.listener.pool(client.ip(), &self.shared.clients);
-        let Some(pool) = pool else { return false };
+        let Some(pool) = pool else {
+            self.shared.counters.count(Counted::UnservedUdp);
+            return false;
+        };
         let source = self.shared.source(client.ip());
         let is_shown = serving.listener.shows_clients();
         let ends = Ends { client, destination: self.address, is_shown };
@@ -149,20 +147,12 @@ impl Flows {
                 self.ask(Wanted::new(source, full));
             }
         }
-        match result {
-            Ok(()) => {
-                self.shared.counters.count(Counted::Udp);
-                return true;
-            }
-            Err(UpstreamError::Full(full)) => {
-                self.shared.slots.refuse(&serving.port, client.ip(), full);
-            }
-            Err(error) => {
-                self.shared.counters.count(Counted::UnservedUdp);
-                self.report(&serving.port, &error);
-            }
+        if let Err(error) = result {
+            self.report(&serving.port, client, &error);
+            return false;
         }
-        false
+        self.shared.counters.count(Counted::Udp);
+        true
     }
 
     fn try_start(
@@ -245,37 +235,47 @@ impl Flows {
 
     /// Moves the flow of a client to another endpoint, if it still has the one that failed.
     pub(super) fn endpoint_failed(&mut self, failure: Failure) {
-        if self.by_client.get(&failure.client).is_some_and(|flow| flow.is_at(failure.upstream)) {
-            self.move_on(failure.client, None);
+        let flow = self.by_client.get(&failure.client);
+        let Some(flow) = flow.filter(|flow| flow.is_at(failure.upstream)) else { return };
+        let is_refused = flow.is_awaited();
+        if !self.move_on(failure.client, None) && is_refused {
+            self.dropped(1);
         }
     }
 
     /// Moves a flow to another endpoint, with the datagram at hand, if there is one. Returns
     /// whether the client still has a flow.
     fn move_on(&mut self, client: SocketAddr, at_hand: Option<&[u8]>) -> bool {
-        let Self { by_client, context, shared, .. } = self;
+        let Self { by_client, context, .. } = self;
         let Some(flow) = by_client.get_mut(&client) else { return false };
         if let Err(error) = flow.move_on(context, at_hand) {
             let port = Arc::clone(&flow.port);
-            match error {
-                UpstreamError::Full(full) => shared.slots.refuse(&port, client.ip(), full),
-                error => self.report(&port, &error),
-            }
+            self.report(&port, client, &error);
             self.end(client);
             return false;
         }
         true
     }
 
-    fn report(&mut self, port: &Port, error: &UpstreamError) {
-        let UpstreamError::Exhausted(error) = error else { return };
-        self.paused_until = Some(Instant::now() + PAUSE);
-        if self.warned.is_due() {
-            tracing::warn!(
-                service = %port.id().name, err = %ErrorChain(error),
-                "Dropping UDP flow: cannot create a socket"
-            );
+    /// Counts and logs why a client has no flow.
+    fn report(&mut self, port: &Port, client: SocketAddr, error: &UpstreamError) {
+        let err = match error {
+            UpstreamError::Full(full) => return self.shared.slots.refuse(port, client.ip(), *full),
+            UpstreamError::NoEndpoint => "no endpoint is left".to_owned(),
+            UpstreamError::Exhausted(error) => {
+                self.paused_until = Some(Instant::now() + PAUSE);
+                ErrorChain(error).to_string()
+            }
+        };
+        self.shared.counters.count(Counted::UnservedUdp);
+        if port.is_due(Warning::Unserved) {
+            tracing::warn!(service = %port.id().name, %client, err, "No endpoint took a flow");
         }
+    }
+
+    /// Counts datagrams that go nowhere.
+    fn dropped(&self, datagrams: usize) {
+        self.shared.counters.add(Counted::DroppedIn, datagrams as u64);
     }
 
     /// Ends the flows of other Service ports, and those whose endpoints no longer serve.
@@ -325,10 +325,11 @@ fn first<T>(items: &mut VecDeque<T>, is_wanted: impl Fn(&T) -> bool) -> Option<T
 
 #[cfg(test)]
 mod tests {
+    use switchyard_core::state::Action;
     use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
 
     use super::*;
-    use crate::forwarder::{shared::ForwarderConfig, udp::tests::serving};
+    use crate::forwarder::{shared::ForwarderConfig, testing::warnings, udp::tests::serving};
 
     #[test]
     fn a_client_with_its_share_of_flows_ends_none_of_others() {
@@ -388,5 +389,16 @@ mod tests {
         );
         assert_eq!(count(Counted::DatagramsIn) + count(Counted::DroppedIn), 18);
         assert_eq!(count(Counted::Udp), 3, "no flow is started for the rest");
+
+        let mut dropping = serving(&[refuses], address);
+        dropping.listener.action = Action::Drop;
+        for (serving, warned) in [(serving(&[], address), 1), (dropping, 0)] {
+            let before = (count(Counted::UnservedUdp), count(Counted::DroppedIn));
+            let client = SocketAddr::from(([127, 0, 0, 1], 4));
+            let logged = warnings(|| flows.forward(&serving, client, &datagrams));
+            assert_eq!(logged.len(), warned, "{logged:?}");
+            let after = (count(Counted::UnservedUdp), count(Counted::DroppedIn));
+            assert_eq!(after, (before.0 + 1, before.1 + 6));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io::Write, net::UdpSocket, sync::Arc};
 
-use switchyard_core::model::Protocol;
+use switchyard_core::{model::Protocol, state::Action};
 use switchyard_userspace::forwarder::{Counted, Counters, Forwarder, ForwarderConfig};
 
 use crate::forwarder::support::*;
@@ -46,6 +46,10 @@ fn clients_that_are_not_served_count_by_reason() {
     expect_reset(&mut connect(forwarder.listen(&restricted).unwrap()));
     until("both are counted", || counters.get(Counted::RefusedSource) == 1);
     assert_eq!(counters.get(Counted::UnservedTcp), 1);
+    restricted.action = Action::Drop;
+    restricted.allowed_sources = None;
+    expect_reset(&mut connect(forwarder.listen(&restricted).unwrap()));
+    until("the connection is counted", || counters.get(Counted::UnservedTcp) == 2);
     assert!(counters.get(Counted::EndpointRefused) > 1 && counters.get(Counted::LeftOut) > 0);
     assert_eq!(counters.get(Counted::Tcp), 0);
 }

@@ -16,7 +16,7 @@ const COUNTERS: [(&str, &str, &str, &str); 10] = [
     (
         "dropped",
         "dropped_datagrams",
-        "UDP datagrams that were dropped: the send buffer was full, or (in) the last endpoint of a flow refused",
+        "UDP datagrams that were dropped: the send buffer was full, or (in) the flow had no endpoint, descriptor or place",
         "direction",
     ),
     ("failures", "endpoint_failures", "Tries to reach an endpoint that failed", "reason"),
