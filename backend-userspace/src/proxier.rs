@@ -156,6 +156,7 @@ fn local_clients(node: &NodeState) -> LocalClients {
     };
     LocalClients {
         networks: IpFamily::ALL.into_iter().filter_map(network).collect(),
+        pods: node.pod_networks.clone(),
         addresses: node.addresses.clone(),
         links: links(),
     }
@@ -187,10 +188,11 @@ mod tests {
         time::Duration,
     };
 
+    use serde_json::json;
     use switchyard_core::{
         config::NodeConfig,
         state::{Action, Masquerade, PoolKind},
-        testing::{NODE, Stepped, endpoint, service, slice},
+        testing::{NODE, Stepped, endpoint, node, service, slice},
     };
 
     use crate::forwarder::{ForwarderConfig, Listener};
@@ -315,6 +317,19 @@ mod tests {
             assert!(!node.full().cleanup_failed);
             assert_eq!(*removals.lock().unwrap(), 2);
         }
+    }
+
+    /// Without a network of all pods, those of the Node are known.
+    #[test]
+    fn pods_of_ipv6_are_clients_of_their_own() {
+        let proxier = UserspaceProxier::new(forwarder(), Box::new(Asking::default()));
+        let mut stepped = Stepped::new(NodeConfig::new(NODE), proxier);
+        let cidrs = json!(["2001:db8::/64"]);
+        let web = service("web", "10.96.0.1").port("http", "TCP", 80);
+        stepped.sync([node(NODE, "192.0.2.1").set("spec.podCIDRs", cidrs).apply(), web.apply()]);
+        let clients = local_clients(&stepped.tracker.state().node);
+        let source = |ip: &str| clients.source(ip.parse().unwrap());
+        assert_ne!(source("2001:db8::1"), source("2001:db8::2"));
     }
 
     #[test]

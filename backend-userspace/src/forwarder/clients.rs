@@ -12,6 +12,8 @@ use ipnet::IpNet;
 pub struct LocalClients {
     /// The networks of this node's pods.
     pub networks: Vec<IpNet>,
+    /// More networks of pods: they count as clients of their own, but not as clients on this node.
+    pub pods: Vec<IpNet>,
     /// The addresses of the node, besides loopback addresses.
     pub addresses: BTreeSet<IpAddr>,
     /// The networks of the node's interfaces. Two hosts of one reach each other without the node.
@@ -45,11 +47,13 @@ impl LocalClients {
     }
 
     /// Returns the key by which connections of a client are counted: the address of a client that
-    /// runs on this node, and of any client of IPv4; otherwise all addresses that begin like an
-    /// IPv6 address, since one host can have them all (RFC 4291, section 2.5.4).
+    /// runs on this node, of a pod, and of any client of IPv4; otherwise all addresses that begin
+    /// like an IPv6 address, since one host can have them all (RFC 4291, section 2.5.4).
     pub(crate) fn source(&self, client: IpAddr) -> IpAddr {
-        match client.to_canonical() {
-            IpAddr::V6(v6) if !self.contains(client) => {
+        let ip = client.to_canonical();
+        let is_pod = || self.pods.iter().any(|net| net.contains(&ip));
+        match ip {
+            IpAddr::V6(v6) if !self.contains(ip) && !is_pod() => {
                 Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into()
             }
             ip => ip,
@@ -79,6 +83,7 @@ mod tests {
         let clients = LocalClients {
             networks: vec!["10.0.1.0/24".parse().unwrap()],
             addresses: BTreeSet::from(["203.0.113.1".parse().unwrap()]),
+            pods: vec!["203.0.113.0/24".parse().unwrap()],
             links: vec!["10.0.1.0/25".parse().unwrap(), "10.0.9.0/24".parse().unwrap()],
         };
         let are_behind = |client: &str, at: &str| {
@@ -97,9 +102,11 @@ mod tests {
     #[test]
     fn a_pod_is_a_client_and_elsewhere_a_network_of_hosts_is() {
         let networks = vec!["2001:db8::/64".parse().unwrap()];
-        let clients = LocalClients { networks, ..LocalClients::default() };
+        let pods = vec!["2001:db8:1::/64".parse().unwrap()];
+        let clients = LocalClients { networks, pods, ..LocalClients::default() };
         let source = |ip: &str| clients.source(ip.parse().unwrap()).to_string();
         assert_ne!(source("2001:db8::1"), source("2001:db8::2"), "pods");
+        assert_ne!(source("2001:db8:1::1"), source("2001:db8:1::2"), "pods");
         assert_eq!(source("2001:db8:0:1::1"), source("2001:db8:0:1::2"), "a host");
         assert_ne!(source("2001:db8:0:1::1"), source("2001:db8:0:2::1"));
         assert_eq!(source("::ffff:192.0.2.1"), "192.0.2.1");

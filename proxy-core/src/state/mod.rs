@@ -93,6 +93,11 @@ pub struct HealthCheck {
 pub struct NodeState {
     /// The way to detect that a packet comes from a pod of this node; `None` if not configured.
     pub local_pods: PerFamily<Option<LocalPods>>,
+    /// The networks of the node's pods, as the Node states them, however their packets are
+    /// detected: for backends that
+    /// [end connections of clients](crate::proxier::Capabilities::with_proxy_protocol); for others,
+    /// none.
+    pub pod_networks: Vec<IpNet>,
     /// The addresses of the node on which node ports are served. A list for backends that
     /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports), without loopback
     /// addresses and link-local ones of IPv6.

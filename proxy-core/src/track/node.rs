@@ -71,11 +71,13 @@ impl NodeInputs {
             }),
             false => addresses.clone(),
         };
+        let facts = self.node.as_ref().filter(|_| capabilities.has_proxy_protocol());
         let known = self.interface_addresses.as_ref();
         let known = known.filter(|_| capabilities.lists_node_ports());
         NodeState {
             addresses: known.cloned().unwrap_or_default(),
             local_pods: PerFamily::from_fn(|family| self.local_pods(config, family)),
+            pod_networks: facts.map_or_else(Vec::new, |facts| facts.pod_cidrs.clone()),
             node_ports,
             health_check_addresses: addresses,
             service_cidrs: match config.service_proxy_name {

@@ -65,6 +65,7 @@ fn the_nodes_pod_networks_come_and_change_with_the_node() {
     let source = |text: &str| Some(LocalPods::Source(net(text)));
     assert_eq!(local_pods(&cluster), [source("10.1.2.0/24"), source("fd01::/64")]);
     assert_eq!(masquerade(&cluster), Masquerade::ExceptLocalPods);
+    assert!(cluster.tracker.state().node.pod_networks.is_empty(), "the kernel needs none");
     assert!(cluster.tracker.transition().node_changed());
     assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
     // Other pod networks: the node changes, no Service does.
