@@ -8,7 +8,9 @@ use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
     model::{IpFamily, ServiceName},
-    proxier::{Drift, ExternalChange, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
+    proxier::{
+        Drift, ExternalChange, Forwards, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport,
+    },
     state::{LocalPods, NodeState, State},
     transition::Transition,
 };
@@ -114,9 +116,13 @@ impl Proxier for UserspaceProxier {
         self.capture.clean_up().await
     }
 
+    fn forwards(&self) -> Option<Forwards> {
+        Some(Box::new(self.forwarder.streams()))
+    }
+
     fn drain(&mut self, limit: Duration) {
-        let Self { forwarder, capture, .. } = self;
-        forwarder.drain(limit, || capture.pause());
+        self.capture.pause();
+        self.forwarder.drain(limit);
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {

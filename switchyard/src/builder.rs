@@ -211,7 +211,7 @@ impl Builder {
         let families: Vec<IpFamily> =
             IpFamily::ALL.into_iter().filter(|family| *probed.families.get(*family)).collect();
         let proxier = probed.open()?;
-        let profile = proxier.profile();
+        let (profile, forwards) = (proxier.profile(), proxier.forwards());
         let mut asked = self.node;
         asked.localhost_node_ports = self.localhost;
         let node = watch::Sender::new(Node::new(asked, &profile));
@@ -285,6 +285,7 @@ impl Builder {
             servers,
             sockets,
             engine,
+            forwards,
             backend,
             handle,
             connections,

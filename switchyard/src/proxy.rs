@@ -14,7 +14,7 @@ use switchyard_core::{
     config::NodeConfig,
     engine::{Engine, EngineError},
     objects::{Event, Kind, Object, ObjectKey},
-    proxier::{Backend, Profile, ProxierError, SyncReport},
+    proxier::{Backend, Forwards, Profile, ProxierError, SyncReport},
     runner::{EngineEvent, Input, Observer, RunnerConfig},
     worker::Worker,
 };
@@ -34,6 +34,9 @@ use crate::{
     namespace::Namespace,
 };
 
+/// The interval at which connections are looked at while they are waited for.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// A proxy of the Services on a node, which runs until it is stopped or dropped. The kernel is left
 /// as it is then, so that traffic goes on; a later proxy takes over what it finds.
 pub struct Proxy {
@@ -41,6 +44,7 @@ pub struct Proxy {
     /// The sockets at `[::1]`.
     pub(crate) sockets: Option<Worker<()>>,
     pub(crate) engine: Engine,
+    pub(crate) forwards: Option<Forwards>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) handle: Handle,
     pub(crate) connections: Arc<Connections>,
@@ -153,15 +157,23 @@ impl Proxy {
     }
 
     /// Stops the proxy, as [`stop`](Self::stop) does, but lets the connections that the proxy itself
-    /// forwards go on until they end, at most for a time. Blocks until then. A sync that is under
-    /// way takes of this time.
+    /// forwards go on until they end, at most for a time. New ones are accepted, and inputs synced,
+    /// until then, or until the last tenth of the time: a successor may start only when the program
+    /// has ended. The proxy is not healthy any more. Blocks until the end. A sync that is under way
+    /// takes of this time.
     ///
     /// # Errors
     /// [`EngineError::Panicked`]
     pub fn drain(self, limit: Duration) -> Result<(), EngineError> {
-        let Self { servers, sockets, engine, .. } = self;
+        let Self { servers, sockets, engine, forwards, handle, .. } = self;
         let start = Instant::now();
+        handle.health.ended();
         drop((servers, sockets));
+        while forwards.as_ref().is_some_and(|forwards| forwards())
+            && start.elapsed() < limit - limit / 10
+        {
+            thread::sleep(LOOK);
+        }
         engine.stop().map(|mut proxier| proxier.drain(limit.saturating_sub(start.elapsed())))
     }
 

@@ -258,21 +258,20 @@ impl Forwarder {
         count
     }
 
-    /// Lets connections of TCP and SCTP go on until none is left, at most for a time. New ones are
-    /// accepted until then, or until the last tenth of the time: a successor may start only when
-    /// this program has ended. Calls `before_closing` then. Blocks until the end. Whatever is left
-    /// ends with this value.
-    pub fn drain(&self, limit: Duration, before_closing: impl FnOnce()) {
-        let start = Instant::now();
-        let wait = |limit| {
-            while self.shared.slots.streams() > 0 && start.elapsed() < limit {
-                thread::sleep(LOOK);
-            }
-        };
-        wait(limit - limit / 10);
-        before_closing();
+    /// Returns a function that tells whether there are connections of TCP or SCTP.
+    pub(crate) fn streams(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let slots = Arc::clone(&self.shared.slots);
+        move || slots.streams() > 0
+    }
+
+    /// Closes all listeners, and lets connections of TCP and SCTP go on until none is left, at most
+    /// for a time. Blocks until then. Whatever is left ends with this value.
+    pub fn drain(&self, limit: Duration) {
         self.close_all();
-        wait(limit);
+        let (start, streams) = (Instant::now(), self.streams());
+        while streams() && start.elapsed() < limit {
+            thread::sleep(LOOK);
+        }
     }
 
     fn close_all(&self) {

@@ -79,9 +79,15 @@ pub trait Proxier: Send {
     /// If something is left.
     async fn clean_up(&mut self) -> Result<(), ProxierError>;
 
-    /// Lets the connections that the backend itself forwards go on until they end, at most for a
-    /// time. Nothing is synced afterwards. Blocks until then; does nothing where the kernel
-    /// forwards.
+    /// Returns a function that tells whether there are connections that the backend itself forwards
+    /// and [`drain`](Self::drain) waits for; `None` where the kernel forwards.
+    fn forwards(&self) -> Option<Forwards> {
+        None
+    }
+
+    /// Takes no more connections, and lets those that the backend itself forwards go on until they
+    /// end, at most for a time. Nothing is synced afterwards. Blocks until then; does nothing where
+    /// the kernel forwards.
     fn drain(&mut self, _limit: Duration) {}
 
     /// Opens a monitor of what the backend programs; `None` if changes by other programs cannot be
@@ -97,6 +103,9 @@ pub trait Proxier: Send {
         &[]
     }
 }
+
+/// Whether there are connections now that a backend forwards.
+pub type Forwards = Box<dyn Fn() -> bool + Send + Sync>;
 
 #[async_trait]
 impl Proxier for Box<dyn Proxier> {
@@ -122,6 +131,10 @@ impl Proxier for Box<dyn Proxier> {
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         (**self).clean_up().await
+    }
+
+    fn forwards(&self) -> Option<Forwards> {
+        (**self).forwards()
     }
 
     fn drain(&mut self, limit: Duration) {

@@ -34,7 +34,7 @@ struct Inner {
     has_failed: bool,
     /// Whether the check of the node has refused it, so that nothing is programmed any more.
     is_refused: bool,
-    /// Whether the engine has ended, so that nothing is programmed any more.
+    /// Whether the engine has ended, so that nothing is programmed any more, or is about to.
     has_ended: bool,
 }
 
@@ -165,7 +165,7 @@ impl ProxyHealth {
         self.lock().is_refused = true;
     }
 
-    /// Records that the engine has ended.
+    /// Records that the engine has ended, or is about to.
     pub fn ended(&self) {
         self.lock().has_ended = true;
     }

@@ -33,12 +33,13 @@ struct Fake {
     ports: Arc<AtomicUsize>,
     panics: Arc<AtomicBool>,
     clean_ups: Arc<AtomicUsize>,
+    forwards: Arc<AtomicBool>,
 }
 
 impl Fake {
     fn new(profile: Profile) -> Self {
-        let (ports, panics, clean_ups) = Default::default();
-        Self { profile, ports, panics, clean_ups }
+        let (ports, panics, clean_ups, forwards) = Default::default();
+        Self { profile, ports, panics, clean_ups, forwards }
     }
 }
 
@@ -56,6 +57,11 @@ impl Proxier for Fake {
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         Ok(())
+    }
+
+    fn forwards(&self) -> Option<Forwards> {
+        let forwards = Arc::clone(&self.forwards);
+        Some(Box::new(move || forwards.load(SeqCst)))
     }
 }
 
@@ -111,6 +117,30 @@ async fn a_task_may_block() {
     assert_eq!(fake.clean_ups.load(SeqCst), 0);
     // The last of them was under way, and then there are none.
     while reports.recv().await.is_some() {}
+}
+
+#[tokio::test]
+async fn endpoints_are_followed_as_long_as_connections_are_waited_for() {
+    let fake = Fake::new(USER_SPACE);
+    fake.forwards.store(true, SeqCst);
+    let proxy = builder(&fake).start().unwrap();
+    let (handle, health, mut reports) = (proxy.handle(), proxy.health(), proxy.reports());
+    list(&proxy);
+    let draining = thread::spawn(move || proxy.drain(PATIENCE));
+    timeout(PATIENCE, async {
+        while health.report(Instant::now()).healthy() {
+            tokio::task::yield_now().await;
+        }
+        handle.send(Event::Apply(web(2))).await.unwrap();
+        while fake.ports.load(SeqCst) < 2 {
+            reports.recv().await.unwrap();
+        }
+        fake.forwards.store(false, SeqCst);
+        while reports.recv().await.is_some() {}
+    })
+    .await
+    .expect("the end comes with that of the connections");
+    draining.join().unwrap().unwrap();
 }
 
 #[tokio::test]
