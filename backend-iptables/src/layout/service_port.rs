@@ -85,7 +85,12 @@ impl Rendering<'_> {
                     Some(sources) => self.add_firewall(sources),
                     None => self.names.external(),
                 };
-                self.dispatch(frontend, &to);
+                let what = match action {
+                    // Comes and goes with the rule that leaves the rest to IPVS, and so above it.
+                    Action::DeliveredLocal => " for clients on the node",
+                    _ => what(frontend.at),
+                };
+                self.dispatch_as(frontend, &to, what);
                 if action == Action::ExternalLocal && self.port.local.is_empty() {
                     self.refuse(frontend, Refusal::Drop);
                 }
@@ -187,11 +192,13 @@ impl Rendering<'_> {
 
     /// Leads a frontend to a chain of the Service port.
     fn dispatch(&mut self, frontend: &Frontend, to: &str) {
-        let (shared, what) = match frontend.at {
-            FrontendAddress::ClusterIp(_) => (SharedChain::NatServices, " cluster IP"),
-            FrontendAddress::LoadBalancerIp(_) => (SharedChain::NatServices, " loadbalancer IP"),
-            FrontendAddress::ExternalIp(_) => (SharedChain::NatServices, " external IP"),
-            FrontendAddress::NodePort => (SharedChain::NatNodePorts, ""),
+        self.dispatch_as(frontend, to, what(frontend.at));
+    }
+
+    fn dispatch_as(&mut self, frontend: &Frontend, to: &str, what: &str) {
+        let shared = match frontend.at {
+            FrontendAddress::NodePort => SharedChain::NatNodePorts,
+            _ => SharedChain::NatServices,
         };
         let rule = self.at(RuleText::new(), frontend, what).jump(to);
         self.rules.shared.push((shared, rule));
@@ -433,6 +440,16 @@ impl Rendering<'_> {
             None => rule,
         };
         Chain { rules: vec![hairpin, rule.translate(endpoint.address)], name }
+    }
+}
+
+/// The end of the comment of a rule that leads a frontend to a chain.
+fn what(at: FrontendAddress) -> &'static str {
+    match at {
+        FrontendAddress::ClusterIp(_) => " cluster IP",
+        FrontendAddress::LoadBalancerIp(_) => " loadbalancer IP",
+        FrontendAddress::ExternalIp(_) => " external IP",
+        FrontendAddress::NodePort => "",
     }
 }
 

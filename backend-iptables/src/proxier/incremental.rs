@@ -189,9 +189,83 @@ impl Update {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, hash::Hasher};
+    use std::{cell::Cell, hash::Hasher, sync::Arc};
 
-    use super::*;
+    use ipnet::IpNet;
+    use switchyard_core::{
+        model::{LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
+        state::{
+            Action, Endpoint, Frontend, FrontendAddress, Masquerade, PoolKind, ResolvedServicePort,
+        },
+        testing::OwnedTransition,
+    };
+    use switchyard_kernel::xtables::{Dump, testing::Tables};
+
+    use super::{super::full, *};
+    use crate::{IptablesConfig, proxier::settings};
+
+    /// A Service port at an address of another device, for these clients alone.
+    fn port(action: Action, allowed_sources: Option<Arc<[IpNet]>>) -> ResolvedServicePort {
+        let service = ServiceName::new("ns", "web");
+        let name = ServicePortName { service, port: Arc::default(), protocol: Protocol::Tcp };
+        let at = FrontendAddress::LoadBalancerIp([192, 0, 2, 1].into());
+        let address = ([10, 244, 0, 1], 80).into();
+        let here = Endpoint { address, is_local: true, may_be_local: true, weight: 1 };
+        ResolvedServicePort {
+            id: ServicePortId { name, family: IpFamily::V4 },
+            frontends: vec![Frontend { at, port: 80, action, allowed_sources }],
+            cluster: [here].into(),
+            local: [here].into(),
+            draining: [].into(),
+            affinity: None,
+            lb_algorithm: LbAlgorithm::Random,
+            proxy_protocol: None,
+        }
+    }
+
+    /// Rules that come are inserted above those that stay, whatever the order of both.
+    #[test]
+    fn the_rules_of_a_service_port_keep_their_order() {
+        let config = IptablesConfig { beneath_ipvs: true, ..IptablesConfig::default() };
+        let settings = settings(&config);
+        let masquerade = Masquerade::Always;
+        let actions = [
+            Action::Pool { pool: PoolKind::Cluster, masquerade },
+            Action::ExternalLocal,
+            Action::Delivered { masquerade },
+            Action::DeliveredLocal,
+            Action::Reject,
+            Action::Drop,
+        ];
+        let family = IpFamily::V4;
+        let afresh = |state: &State| {
+            let context = Context { family, settings: &settings, node: &state.node };
+            let all = full::plan(state, &context, &Dump::default(), full::Snapshot::Everything);
+            let mut tables = Tables::default();
+            tables.restore(&all.to_text(), |_| {}).unwrap();
+            tables
+        };
+        let net: IpNet = "10.0.0.0/8".parse().unwrap();
+        let limits = [None, Some(Arc::from([net]))];
+        let all: Vec<_> =
+            actions.iter().flat_map(|a| limits.iter().map(move |l| (*a, l))).collect();
+        for (before, after) in all.iter().flat_map(|a| all.iter().map(move |b| (*a, *b))) {
+            let state = |(action, limit): (Action, &Option<Arc<[IpNet]>>)| {
+                let mut state = State::default();
+                let port = port(action, limit.clone());
+                state.service_ports.insert(port.id.clone(), Arc::new(port));
+                state
+            };
+            let (old, new) = (state(before), state(after));
+            let (id, port) = old.service_ports.iter().next().unwrap();
+            let change = OwnedTransition::to(new.clone()).port(id.clone(), Some(port.clone()));
+            let mut tables = afresh(&old);
+            let changes = plan(&settings, family, change.get().before().unwrap(), &change.get());
+            tables.restore(&changes.to_text(), |_| {}).unwrap();
+            let (have, want) = (tables.save(), afresh(&new).save());
+            assert!(have == want, "{before:?} becomes {after:?}: {have}instead of {want}");
+        }
+    }
 
     thread_local! {
         static COMPARISONS: Cell<usize> = const { Cell::new(0) };
