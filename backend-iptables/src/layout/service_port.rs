@@ -82,7 +82,7 @@ impl Rendering<'_> {
             ) => {
                 self.add_external(action);
                 let to = match &frontend.allowed_sources {
-                    Some(sources) => self.add_firewall(sources),
+                    Some(sources) => self.add_firewall(sources, &self.names.external()),
                     None => self.names.external(),
                 };
                 let what = match action {
@@ -99,6 +99,8 @@ impl Rendering<'_> {
                 }
             }
             (Action::Delivered { masquerade }, _) => self.deliver(frontend, masquerade),
+            // Who may not ask gets no answer.
+            (Action::Reject, _) if frontend.allowed_sources.is_some() => {}
             (Action::Reject, _) => self.refuse(frontend, Refusal::Reject),
             (Action::Drop, _) => self.refuse(frontend, Refusal::Drop),
         }
@@ -261,11 +263,11 @@ impl Rendering<'_> {
         self.external = Some(Chain { name: self.names.external(), rules });
     }
 
-    /// Adds the chain that leads allowed sources on and lets the rest fall through. Returns the
-    /// name of the chain.
-    fn add_firewall(&mut self, sources: &[ipnet::IpNet]) -> String {
-        let (name, to) = (self.names.firewall(), self.names.external());
-        let rules = || sources.iter().map(|net| RuleText::new().source(*net).jump(&to)).collect();
+    /// Adds the chain that leads allowed sources to another and lets the rest fall through. Returns
+    /// the name of the chain.
+    fn add_firewall(&mut self, sources: &[ipnet::IpNet], to: &str) -> String {
+        let name = self.names.firewall();
+        let rules = || sources.iter().map(|net| RuleText::new().source(*net).jump(to)).collect();
         self.firewall.get_or_insert_with(|| Chain { name: name.clone(), rules: rules() });
         name
     }
@@ -274,17 +276,27 @@ impl Rendering<'_> {
     fn deny(&mut self, frontend: &Frontend, sources: &[ipnet::IpNet]) {
         let shared = SharedChain::FilterFirewall;
         let by_ipvs = matches!(frontend.action, Action::Delivered { .. } | Action::DeliveredLocal);
-        if by_ipvs || frontend.action == Action::Reject {
-            // Allowed sources are delivered, or rejected by a later rule; all others get no answer.
-            let what = if by_ipvs { " by IPVS" } else { " has no endpoints" };
+        if by_ipvs {
             for net in sources {
-                let rule = self.limited(RuleText::new().source(*net), frontend, by_ipvs, what);
+                let rule = self.limited(RuleText::new().source(*net), frontend, true, " by IPVS");
                 self.rules.shared.push((shared, rule.jump("RETURN")));
             }
         }
         let what = format!(" traffic not accepted by {}", self.names.firewall());
-        let rule = self.limited(RuleText::new(), frontend, by_ipvs, &what).jump("DROP");
-        self.rules.shared.push((shared, rule));
+        let mut rule = self.limited(RuleText::new(), frontend, by_ipvs, &what);
+        let is_refused = frontend.action == Action::Reject;
+        if is_refused {
+            // Allowed sources, of which there may be many, are marked in a chain of their own.
+            let (to, mark) =
+                (self.add_firewall(sources, self.mark_masq), self.context.settings.mark);
+            self.dispatch(frontend, &to);
+            rule = rule.matching(&format!("-m mark ! --mark {mark:#x}/{mark:#x}"));
+        }
+        self.rules.shared.push((shared, rule.jump("DROP")));
+        if is_refused {
+            let rule = self.at(RuleText::new(), frontend, " has no endpoints");
+            self.rules.shared.push((shared, rule.jump(self.context.reject())));
+        }
     }
 
     /// Matches packets to a frontend. IPVS has translated the node's own when they are filtered.

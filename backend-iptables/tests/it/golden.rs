@@ -1,6 +1,6 @@
 //! The rules for a sample cluster, word for word. `UPDATE_GOLDEN=1` writes the files anew.
 
-use std::{env, fs, path::Path};
+use std::{env, fs, path::Path, sync::Arc};
 
 use crate::common::{Tables, in_namespace, start};
 use serde_json::json;
@@ -112,6 +112,25 @@ fn rules_are_word_for_word() {
         let expected = fs::read_to_string(&file).expect("the file is there");
         assert_eq!(text, expected, "{name}");
     }
+}
+
+/// The first packets of all connections pass the chains that Services share, so that the ranges of
+/// one Service, with and without endpoints, are not there.
+#[test]
+fn source_ranges_are_in_chains_of_their_own() {
+    let mut state = state();
+    let ranges = (0..=255).map(|n| format!("203.0.{n}.0/24").parse().expect("a range"));
+    let ranges: Arc<[_]> = ranges.collect();
+    for port in state.service_ports.values_mut() {
+        let limits = Arc::make_mut(port).frontends.iter_mut();
+        limits.filter_map(|f| f.allowed_sources.as_mut()).for_each(|of| *of = ranges.clone());
+    }
+    let rules = render(&IptablesConfig::default(), &state, IpFamily::V4);
+    let (own, shared): (Vec<_>, Vec<_>) = rules
+        .lines()
+        .filter(|line| line.contains("203.0."))
+        .partition(|line| line.starts_with("-A KUBE-FW-"));
+    assert_eq!((own.len(), shared), (2 * ranges.len(), Vec::new()));
 }
 
 /// After any program has restored the rules, the backend has nothing to change.
