@@ -127,7 +127,10 @@ fn parse_yaml(
     text: &str,
     duplicate_keys: DuplicateKeyPolicy,
 ) -> Result<Value, serde_saphyr::Error> {
-    let options = serde_saphyr::options! { duplicate_keys: duplicate_keys, with_snippet: false };
+    // Go reads YAML 1.1, where numbers that begin with 0 are octal.
+    let options = serde_saphyr::options! {
+        duplicate_keys: duplicate_keys, with_snippet: false, legacy_octal_numbers: true,
+    };
     let mut bytes = text.as_bytes();
     serde_saphyr::read_with_options(&mut bytes, options).next().unwrap_or(Ok(Value::Null))
 }
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_number_may_have_a_point_or_an_exponent() {
+    fn numbers_are_gos() {
         let found =
             decoded("conntrack: {maxPerCore: 1e+06, min: 131072.0}\noomScoreAdj: -9.98e2\n");
         let config = found.config;
@@ -207,6 +210,9 @@ mod tests {
             (Some(1_000_000), Some(131_072))
         );
         assert_eq!(config.oom_score_adj, Some(-998));
+        let found = decoded("iptables: {masqueradeBit: 016}\noomScoreAdj: 08\n");
+        let config = found.config;
+        assert_eq!((config.iptables.masquerade_bit, config.oom_score_adj), (Some(14), Some(8)));
         assert!(refused("oomScoreAdj: 1.5\n").contains("oomScoreAdj: invalid type"));
     }
 
