@@ -166,6 +166,18 @@ mod tests {
     }
 
     #[test]
+    fn lines_wait_no_longer_than_the_period() {
+        let (split_stream, info_buffer_size) = (true, 1 << 16);
+        let config = LogConfig { split_stream, info_buffer_size, ..LogConfig::default() };
+        let sink = Sink::default();
+        let streams = Streams::writing_to(&config, Box::new(sink.clone()));
+        streams.flush_every(Duration::from_millis(1)).unwrap();
+        let subscriber = crate::klog::subscriber(&config, streams);
+        tracing::subscriber::with_default(subscriber, || tracing::info!("one"));
+        test_netns::wait::until("the line is written", || !sink.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
     fn lines_wait_until_the_buffer_is_full() {
         assert_eq!(reach(LogFormat::Text, true, 1 << 16), [0, 2]);
         assert_eq!(reach(LogFormat::Json, true, 1), [3, 3], "no line is that short");

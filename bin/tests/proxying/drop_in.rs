@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::{
     manifests::NODE,
-    namespace::{HEALTH, METRICS, Namespace, Program, put_program, until, until_ok},
+    namespace::{HEALTH, METRICS, Namespace, Program, until, until_ok},
 };
 
 /// A directory with a link `kube-proxy` to the program, and manifests of a node.
@@ -146,21 +146,13 @@ fn preparing_the_node_is_all_that_init_only_does() {
         let path = "/proc/sys/net/ipv4/conf/all/route_localnet";
         namespace.0.output("cat", &[path], "").unwrap().trim().to_owned()
     };
-    let mut all = vec!["--init-only".to_owned(), "--conntrack-max-per-core=0".into()];
     for (mode, argument, expected) in [
-        ("iptables", "--nodeport-addresses=10.0.0.0/8", "0"),
         ("iptables", "--iptables-localhost-nodeports=false", "0"),
-        ("iptables", "--iptables-localhost-nodeports=true", "1"),
-        ("nftables", "--iptables-localhost-nodeports=true", "0"),
         ("nftables", "--nodeport-addresses=primary,localhost", "1"),
-        ("nftables", "--nodeport-addresses=all", "1"),
-        // What kube-proxy's iptables mode would serve.
-        ("", "--iptables-localhost-nodeports=true", "1"),
-        ("", "--nodeport-addresses=primary", "0"),
     ] {
         namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", "0")]).unwrap();
-        all.truncate(2);
-        all.extend([format!("--proxy-mode={mode}"), argument.to_owned()]);
+        let mode = format!("--proxy-mode={mode}");
+        let all = ["--init-only", "--conntrack-max-per-core=0", &mode, argument].map(str::to_owned);
         let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert_eq!(route(), expected, "{mode:?} {argument}");
@@ -254,24 +246,12 @@ fn the_first_mode_that_works_is_used() {
 
 /// Runs it in a mode until it is healthy and `done`, and ends it.
 #[track_caller]
-fn run_in(namespace: &Namespace, directory: &Path, mode: &str, done: impl Fn() -> bool) -> String {
-    run_by(kube_proxy(namespace, directory, &[]), namespace, directory, mode, done)
-}
-
-/// Does the same as [`run_in`], by a command that lacks the arguments.
-fn run_by(
-    mut command: Command,
-    namespace: &Namespace,
-    directory: &Path,
-    mode: &str,
-    done: impl Fn() -> bool,
-) -> String {
-    command.args([&manifests(directory), "--hostname-override=node-1"]);
-    command.arg(format!("--proxy-mode={mode}"));
-    let _program = Program::spawn(command);
+fn run_in(namespace: &Namespace, directory: &Path, mode: &str, done: impl Fn() -> bool) {
+    let mode_flag = format!("--proxy-mode={mode}");
+    let arguments = [manifests(directory), "--hostname-override=node-1".into(), mode_flag];
+    let _program = Program::spawn(kube_proxy(namespace, directory, &arguments));
     namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     until(mode, done);
-    namespace.get(METRICS, "/proxyMode").unwrap().1
 }
 
 #[test]
@@ -327,20 +307,4 @@ fn the_rules_of_iptables_mode_go_without_iptables() {
         let is_foreign = |rules: &Vec<String>| *rules == ["-A PREROUTING -j ACCEPT"];
         if left.iter().all(is_foreign) { Ok(()) } else { Err(format!("{left:?}")) }
     });
-}
-
-#[test]
-fn iptables_stands_in_for_ipvs_without_its_modules() {
-    let is_loaded = || Path::new("/proc/net/ip_vs").exists();
-    let was_loaded = is_loaded();
-    let mut namespace = Namespace::new();
-    let directory = node();
-    let programs = directory.path().join("programs");
-    put_program(&programs, "modprobe", "echo \"$@\" >>$0.asked; exit 1");
-    namespace.0.add_programs(&programs);
-    let command = namespace.without_ipvs(&directory.path().join("kube-proxy"));
-    assert_eq!(run_by(command, &namespace, directory.path(), "ipvs", || true), "iptables");
-    let asked = fs::read_to_string(programs.join("modprobe.asked")).unwrap();
-    assert_eq!(asked, "-q ip_vs\n");
-    assert_eq!(is_loaded(), was_loaded, "a module of the host was loaded");
 }

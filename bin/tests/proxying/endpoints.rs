@@ -48,7 +48,7 @@ impl Answer {
 #[test]
 fn every_path_answers_as_kube_proxys() {
     let namespace = Namespace::new();
-    let (_manifests, _program) = start(&namespace, &["--profiling"]);
+    let (manifests, program) = start(&namespace, &["--profiling"]);
     namespace.wait_for_service_ports(1);
     namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
 
@@ -113,6 +113,17 @@ fn every_path_answers_as_kube_proxys() {
     let config = &config["kubeproxy.config.k8s.io"];
     assert_eq!(config["kind"], "KubeProxyConfiguration");
     assert_eq!(config["enableProfiling"], true);
+
+    let (_, answer) = namespace.ask(METRICS, "PUT /debug/flags/v", &[], "2");
+    assert_eq!(answer, b"successfully set klog.logging.verbosity to 2");
+    manifests.write("more", &service("more", "clusterIP: 10.96.0.11, ports: [{port: 80}]"));
+    namespace.wait_for_service_ports(2);
+    let (_, log) = program.terminate();
+    let mut synced = log.lines().filter(|line| line.contains("\"Synced\""));
+    assert!(
+        synced.all(|line| line.contains("service_ports=2")) && log.contains("\"Synced\""),
+        "{log}"
+    );
 }
 
 #[test]

@@ -1,6 +1,4 @@
-//! The log of the program, in both formats. Unit tests have the formats themselves.
-
-use serde_json::Value;
+//! The log of the program. Unit tests have its formats.
 
 use crate::{
     manifests::{Manifests, service, slice},
@@ -89,26 +87,4 @@ fn a_file_can_say_more() {
         logged(&namespace, &["--vmodule=engine_observer=3,other*=9", "--proxy-mode=nftables"]);
     assert!(log.contains("\"Setting endpoints for service port name\""), "{log}");
     assert!(!log.contains("\"Object added") && !log.contains("\"Listening\""), "{log}");
-}
-
-#[test]
-fn json_has_the_same_messages() {
-    let namespace = Namespace::new();
-    let arguments = ["--logging-format=json", "-v=4", "--proxy-mode=nftables"];
-    let log = logged(&namespace, &arguments);
-    let mut seen = Vec::new();
-    for line in log.lines() {
-        let object: Value = serde_json::from_str(line).expect(line);
-        seen.push((object["msg"].as_str().expect(line).to_owned(), object["v"].as_u64()));
-    }
-    for expected in [
-        ("Starting", 0),
-        ("FLAG: --logging-format=\"json\"", 1),
-        ("Syncing", 2),
-        ("Listed", 3),
-        ("Object added or changed", 4),
-    ] {
-        let expected = (expected.0.to_owned(), Some(expected.1));
-        assert!(seen.contains(&expected), "{expected:?} is not in\n{log}");
-    }
 }

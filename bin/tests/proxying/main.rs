@@ -21,7 +21,6 @@ mod manifests;
 mod metrics;
 mod namespace;
 mod objects;
-mod pages;
 mod reload;
 mod service_health;
 mod signals;

@@ -5,7 +5,6 @@ use std::{fs, process::Stdio};
 
 use api_standin::{Resource, load};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::{
     namespace::{HEALTH, METRICS, Namespace, until},
@@ -141,35 +140,4 @@ fn requests_are_paced() {
         let (_, log) = program.terminate();
         assert!(!log.contains("Request throttled"), "{log}");
     });
-}
-
-#[test]
-fn buffered_lines_are_written_now_and_then() {
-    let namespace = Namespace::new();
-    let directory = TempDir::new().unwrap();
-    let manifests = format!("--manifests={}", directory.path().display());
-    let out = TempDir::new().unwrap();
-    let lines = |frequency: &str| {
-        let path = out.path().join(frequency);
-        let mut command = namespace.switchyard(&[
-            &manifests,
-            "--hostname-override=node-1",
-            "--feature-gates=LoggingAlphaOptions=true",
-            "--log-text-split-stream",
-            "--log-text-info-buffer-size=1Mi",
-            &format!("--log-flush-frequency={frequency}"),
-        ]);
-        command.stdout(fs::File::create(&path).unwrap()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
-        let read = || fs::read_to_string(&path).unwrap();
-        if frequency == "10ms" {
-            until("it logs", || read().contains("\"Starting\""));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        read().lines().count()
-    };
-    assert!(lines("10ms") > 0);
-    assert_eq!(lines("1h"), 0, "what waits is lost");
 }
