@@ -153,16 +153,12 @@ fn the_rules_of_kube_proxys_own_userspace_mode_are_removed() {
 }
 
 #[test]
-fn rules_are_the_best_capture_and_loopback_is_never_chosen_unasked() {
+fn the_rules_of_nftables_are_the_best_capture() {
     in_namespace(|| {
-        let backend = UserspaceBackend::default();
-        let conflicts = |backend: UserspaceBackend| {
-            backend.probe().unwrap().open().unwrap().profile().conflicts_with
-        };
-        assert_eq!(conflicts(backend), [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS]);
-        let mut loopback = UserspaceConfig::default();
-        loopback.capture = Some(CaptureMode::Loopback);
-        let backend = UserspaceBackend::new(loopback);
-        assert_eq!(conflicts(backend), [], "without privileges, nothing can be removed");
+        let profile = open(UserspaceConfig::default()).profile();
+        assert_eq!(profile.capabilities.rules_of(), Some(Mode::NFTABLES));
+        assert_eq!(profile.conflicts_with, [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS]);
+        let loopback = open(settings(CaptureMode::Loopback)).profile();
+        assert_eq!(loopback.conflicts_with, [], "without privileges, nothing can be removed");
     });
 }

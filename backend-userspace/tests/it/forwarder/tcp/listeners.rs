@@ -148,17 +148,22 @@ fn an_address_that_is_taken_is_reported() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn where_descriptors_are_few_one_thread_accepts_for_all() {
-    let forwarder = forwarder(|config| config.descriptors = Some(32));
-    let to = serve(&forwarder, "web", &[echo("a")]);
-    let mut clients = [(); 3].map(|()| connect(to));
-    for client in &mut clients {
-        expect(client, "a");
-        client.write_all(b"?").unwrap();
-        expect(client, "?");
+    // LISTEN, at an address and a port in hexadecimal digits.
+    let sockets = |port| {
+        let all = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let at = format!(" 0100007F:{port:04X} 00000000:0000 0A ");
+        all.lines().filter(|line| line.contains(&at)).count()
+    };
+    for (descriptors, threads) in [(None, 2), (Some(32), 1)] {
+        let forwarder = forwarder(|config| config.descriptors = descriptors);
+        let to = serve(&forwarder, "web", &[echo("a")]);
+        assert_eq!(sockets(to.port()), threads);
+        let mut clients = [(); 3].map(|()| connect(to));
+        clients.iter_mut().for_each(|client| expect(client, "a"));
     }
-    assert_eq!(forwarder.usage().connections, 3);
 }
 
 #[test]
