@@ -1,9 +1,10 @@
 //! A pool of endpoints, and the algorithm that chooses among the endpoints.
 //!
 //! The algorithm's own choice takes constant time, or the logarithm of the number of endpoints for
-//! round robin with weights; those that count connections look at every endpoint, unless they meet
-//! one that is idle. When that choice was tried before or is left out, another endpoint is drawn
-//! among the rest in proportion to the weights; for hashes, by further hashes.
+//! random draws and for round robin with weights; those that count connections look at every
+//! endpoint, unless they meet one that is idle. When that choice was tried before or is left out,
+//! another endpoint is drawn among the rest in proportion to the weights; for hashes, by further
+//! hashes.
 
 use std::{
     cmp::Ordering::Less,
@@ -25,7 +26,7 @@ use switchyard_core::{
 use super::{
     hash::{Key, table_size},
     member::{Connection, Member, Verdict},
-    random::{self, AliasTable},
+    random::{self, Sums},
     round_robin::RoundRobin,
 };
 use crate::forwarder::ends::Ends;
@@ -43,7 +44,7 @@ pub(crate) struct Pool {
     /// The number of endpoints that are left out: never more than half.
     left_out: AtomicUsize,
     method: Method,
-    alias_table: OnceLock<AliasTable>,
+    sums: OnceLock<Sums>,
 }
 
 /// An endpoint of a pool, beside its address and weight.
@@ -105,7 +106,7 @@ impl Pool {
             entries: endpoints.iter().map(entry).collect(),
             left_out: AtomicUsize::new(0),
             method,
-            alias_table: OnceLock::new(),
+            sums: OnceLock::new(),
         };
         for index in (0..pool.entries.len()).filter(|&i| pool.entries[i].member.is_down()) {
             pool.leave_out_at(index);
@@ -133,7 +134,7 @@ impl Pool {
         let is_untried = |i: usize| tried.is_empty() || !tried.contains(&self.endpoints[i].address);
         let first = match &self.method {
             Method::Ordered(order) => return self.choose_in_order(order, &is_untried, now),
-            Method::Random => self.alias_table().draw(),
+            Method::Random => self.sums().draw(),
             Method::RoundRobin(round_robin) => round_robin.next(),
             Method::Hash(key, table) => {
                 let table = table.get_or_init(|| self.table());
@@ -246,8 +247,8 @@ impl Pool {
         Some((self.endpoints[index].address, connection))
     }
 
-    fn alias_table(&self) -> &AliasTable {
-        self.alias_table.get_or_init(|| AliasTable::new(&self.endpoints))
+    fn sums(&self) -> &Sums {
+        self.sums.get_or_init(|| Sums::new(&self.endpoints))
     }
 
     fn table(&self) -> Box<[u32]> {
@@ -256,7 +257,7 @@ impl Pool {
 
     /// Draws an endpoint among some, in proportion to the weights.
     fn draw(&self, is_allowed: &impl Fn(usize) -> bool) -> Option<usize> {
-        let drawn = (0..DRAWS).map(|_| self.alias_table().draw()).find(|&i| is_allowed(i));
+        let drawn = (0..DRAWS).map(|_| self.sums().draw()).find(|&i| is_allowed(i));
         drawn.or_else(|| {
             let allowed = || (0..self.entries.len()).filter(|&i| is_allowed(i));
             let weight = |i: usize| u64::from(self.endpoints[i].weight);

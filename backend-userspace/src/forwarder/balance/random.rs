@@ -1,4 +1,4 @@
-//! Random numbers, and draws in proportion to weights in constant time.
+//! Random numbers, and draws in proportion to weights.
 
 use std::{
     cell::Cell,
@@ -27,58 +27,22 @@ pub(crate) fn below(end: u64) -> u64 {
     ((u128::from(number()) * u128::from(end)) >> 64) as u64
 }
 
-/// Draws indices of a pool in proportion to the weights: the alias method (Vose, "A linear
-/// algorithm for generating random numbers with a given distribution", 1991).
-pub(super) enum AliasTable {
-    /// All weights are the same.
-    Even(usize),
-    Weighted(Box<[AliasCell]>),
-}
+/// The sums of the weights up to each endpoint, by which indices are drawn in proportion.
+pub(super) struct Sums(Box<[u64]>);
 
-/// One of equally likely cells, shared by two indices.
-pub(super) struct AliasCell {
-    /// The part of 2^32 that the cell's own index has.
-    own: u64,
-    other: u32,
-}
-
-impl AliasTable {
+impl Sums {
     pub(super) fn new(pool: &[Endpoint]) -> Self {
-        if is_even(pool) {
-            return Self::Even(pool.len());
-        }
-        const WHOLE: u64 = 1 << 32;
-        let sum: u128 = pool.iter().map(|endpoint| u128::from(endpoint.weight)).sum();
-        let count = pool.len() as u128;
-        let share = |e: &Endpoint| u128::from(e.weight) * count * u128::from(WHOLE) / sum.max(1);
-        let mut shares: Vec<u128> = pool.iter().map(share).collect();
-        let mut cells: Vec<AliasCell> =
-            (0..pool.len()).map(|i| AliasCell { own: WHOLE, other: i as u32 }).collect();
-        let whole = u128::from(WHOLE);
-        let (mut small, mut large): (Vec<usize>, Vec<usize>) =
-            (0..pool.len()).partition(|&i| shares[i] < whole);
-        while let (Some(less), Some(&more)) = (small.pop(), large.last()) {
-            cells[less] = AliasCell { own: shares[less] as u64, other: more as u32 };
-            shares[more] -= whole - shares[less];
-            if shares[more] < whole {
-                large.pop();
-                small.push(more);
-            }
-        }
-        Self::Weighted(cells.into())
+        let add = |sum: &mut u64, endpoint: &Endpoint| {
+            *sum += u64::from(endpoint.weight);
+            Some(*sum)
+        };
+        Self(pool.iter().scan(0, add).collect())
     }
 
     /// Draws an index. The pool is not empty.
     pub(super) fn draw(&self) -> usize {
-        match self {
-            Self::Even(len) => below(*len as u64) as usize,
-            Self::Weighted(cells) => {
-                let random = number();
-                let index = ((u128::from(random) * cells.len() as u128) >> 64) as usize;
-                let cell = &cells[index];
-                if below(1 << 32) < cell.own { index } else { cell.other as usize }
-            }
-        }
+        let number = below(self.0.last().copied().unwrap_or_default());
+        self.0.partition_point(|sum| *sum <= number).min(self.0.len() - 1)
     }
 }
 
