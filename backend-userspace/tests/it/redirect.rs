@@ -195,19 +195,6 @@ fn endpoints_at_loopback_addresses_are_rejected() {
     });
 }
 
-#[test]
-fn a_second_start_takes_over() {
-    with_each(|kind| {
-        let mut node = start(settings(kind));
-        servers(&[2]);
-        node.sync([web().apply(), web_slice(&[2])]);
-        node.restart(crate::common::open(settings(kind)));
-        for address in EVERYWHERE {
-            assert_eq!(answers(address, 2), [Some(2); 2], "{kind}: {address}");
-        }
-    });
-}
-
 /// The rules stay, and lead to sockets that are gone.
 #[test]
 fn connections_wait_for_the_next_start() {

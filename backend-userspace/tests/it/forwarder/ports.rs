@@ -17,7 +17,10 @@ use switchyard_core::model::Protocol;
 use switchyard_userspace::forwarder::Forwarder;
 use test_netns::{in_namespace, run};
 
-use crate::forwarder::support::*;
+use crate::forwarder::{
+    support::*,
+    udp::{echo_at, serve_at, socket as udp},
+};
 
 /// Runs a test in a namespace with so many ports for sockets that are not bound.
 fn with_ports(count: u16, test: impl FnOnce() + Send) {
@@ -29,33 +32,10 @@ fn with_ports(count: u16, test: impl FnOnce() + Send) {
     });
 }
 
-/// Binds a socket beyond the ports for sockets that are not bound.
-fn udp(last: u8, port: u16) -> UdpSocket {
-    let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 0, last], port))).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket
-}
-
-/// Starts an endpoint that answers with what it was sent.
-fn udp_echo(port: u16) -> SocketAddr {
-    let socket = udp(1, port);
-    socket.set_read_timeout(None).unwrap();
-    let address = socket.local_addr().unwrap();
-    thread::spawn(move || {
-        let mut buffer = [0; 16];
-        while let Ok((length, client)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(&buffer[..length], client);
-        }
-    });
-    address
-}
-
+/// Serves an endpoint at a port beyond those for sockets that are not bound.
 fn serve_udp(forwarder: &Forwarder, name: &str, port: u16, endpoint: SocketAddr) -> SocketAddr {
-    let id = id(name, Protocol::Udp);
-    forwarder.serve(&Arc::new(service(&id, &[endpoint])));
-    let mut listener = listener(&id);
-    listener.address.set_port(port);
-    forwarder.listen(&listener).unwrap()
+    let service = service(&id(name, Protocol::Udp), &[endpoint]);
+    serve_at(forwarder, service, |listener| listener.address.set_port(port))
 }
 
 fn ask(client: &UdpSocket, to: SocketAddr) {
@@ -67,8 +47,8 @@ fn ask(client: &UdpSocket, to: SocketAddr) {
 fn flows_of_one_client_leave_ports_to_other_clients_services_and_programs() {
     with_ports(300, || {
         let forwarder = forwarder(|_| {});
-        let dns = serve_udp(&forwarder, "dns", 1053, udp_echo(2053));
-        let other = serve_udp(&forwarder, "other", 1054, udp_echo(2054));
+        let dns = serve_udp(&forwarder, "dns", 1053, echo_at(2053, ""));
+        let other = serve_udp(&forwarder, "other", 1054, echo_at(2054, ""));
         let flood: Vec<UdpSocket> = (10_000..10_600).map(|port| udp(2, port)).collect();
         for client in &flood {
             client.send_to(b"?", dns).unwrap();
@@ -150,22 +130,15 @@ fn another_program_cannot_bind_the_port_of_a_flow() {
 fn flows_whose_end_would_leave_no_port_go_on() {
     with_ports(30, || {
         let forwarder = forwarder(|_| {});
-        let serve = |name: &str, port: u16, endpoint: SocketAddr, draining: &[SocketAddr]| {
-            let id = id(name, Protocol::Udp);
-            let mut service = service(&id, &[endpoint]);
-            service.draining = pool(draining);
-            forwarder.serve(&Arc::new(service));
-            let mut listener = listener(&id);
-            listener.address.set_port(port);
-            forwarder.listen(&listener).unwrap()
-        };
-        let (old, new) = (udp_echo(2053), udp_echo(2054));
-        let other = serve("other", 1054, new, &[]);
+        let (old, new) = (echo_at(2053, ""), echo_at(2054, ""));
+        let other = serve_udp(&forwarder, "other", 1054, new);
         let busy: Vec<UdpSocket> = (0..18).map(|i| udp(10 + i, 10_000)).collect();
         busy.iter().for_each(|client| ask(client, other));
-        let dns = serve("dns", 1053, old, &[]);
+        let dns = serve_udp(&forwarder, "dns", 1053, old);
         (0..3).for_each(|i| ask(&udp(2, 10_000 + i), dns));
-        serve("dns", 1053, new, &[old]);
+        let mut changed = service(&id("dns", Protocol::Udp), &[new]);
+        changed.draining = pool(&[old]);
+        forwarder.serve(&Arc::new(changed));
         let newcomer = udp(3, 10_000);
         newcomer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         for _ in 0..50 {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use switchyard_core::{model::LbAlgorithm, state::Action};
+use switchyard_core::model::LbAlgorithm;
 
 use super::*;
 use crate::forwarder::support::forwarder;
@@ -114,16 +114,4 @@ fn only_allowed_sources_are_served() {
     assert_eq!(allowed.ask(), "a");
     assert!(denied.is_silent());
     assert_eq!(forwarder.usage().connections, 1);
-}
-
-#[test]
-fn other_routes_drop_datagrams() {
-    let forwarder = forwarder(|_| {});
-    for action in [Action::Reject, Action::Drop] {
-        let address = serve_at(&forwarder, port(&[echo("a")]), |l| l.action = action);
-        let client = Client::new(1, address);
-        client.send("?");
-        assert!(client.is_silent());
-    }
-    assert_eq!(forwarder.usage().connections, 0);
 }

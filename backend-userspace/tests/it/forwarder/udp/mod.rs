@@ -26,9 +26,7 @@ struct Client {
 
 impl Client {
     fn new(last: u8, to: SocketAddr) -> Self {
-        let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { socket, to }
+        Self { socket: socket(last, 0), to }
     }
 
     fn send(&self, text: &str) {
@@ -59,17 +57,28 @@ impl Client {
     }
 }
 
+/// Binds a socket of a client or an endpoint; with port 0, to one that the system chooses.
+pub(super) fn socket(last: u8, port: u16) -> UdpSocket {
+    let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 0, last], port))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
 /// Binds the socket of an endpoint.
 fn bind() -> (UdpSocket, SocketAddr) {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let socket = socket(1, 0);
     let address = socket.local_addr().unwrap();
     (socket, address)
 }
 
 /// Starts an endpoint that answers with its name, and what it was sent.
 fn echo(name: &str) -> SocketAddr {
-    let (socket, address) = bind();
+    echo_at(0, name)
+}
+
+pub(super) fn echo_at(port: u16, name: &str) -> SocketAddr {
+    let socket = socket(1, port);
+    let address = socket.local_addr().unwrap();
     socket.set_read_timeout(None).unwrap();
     let name = name.as_bytes().to_vec();
     thread::spawn(move || {
@@ -99,7 +108,7 @@ fn serve(forwarder: &Forwarder, port: ResolvedServicePort) -> SocketAddr {
     serve_at(forwarder, port, |_| {})
 }
 
-fn serve_at(
+pub(super) fn serve_at(
     forwarder: &Forwarder,
     port: ResolvedServicePort,
     change: impl FnOnce(&mut Listener),
