@@ -137,7 +137,7 @@ fn of_port(port: &ResolvedServicePort) -> Vec<Listener> {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::model::{ServiceName, ServicePortName};
+    use switchyard_core::testing::port_id;
 
     use super::*;
 
@@ -145,9 +145,7 @@ mod tests {
     fn a_listener_that_panics_is_reported_once() {
         let mut ports = LoopbackNodePorts::new(100);
         ports.switch_on().unwrap();
-        let service = ServiceName::new("default", "web");
-        let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
-        let id = ServicePortId { name, family: IpFamily::V6 };
+        let id = ServicePortId { family: IpFamily::V6, ..port_id("web", Protocol::Tcp) };
         ports.forwarder.as_ref().unwrap().panicked().add(id.clone());
         assert_eq!(ports.failed().map(|failed| failed.port).collect::<Vec<_>>(), [id]);
         assert_eq!(ports.failed().count(), 0);

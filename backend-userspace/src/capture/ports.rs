@@ -67,15 +67,13 @@ fn preferred(id: &ServicePortId) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::model::{IpFamily, ServiceName, ServicePortName};
+    use switchyard_core::testing::port_id;
 
     use super::*;
 
     #[test]
     fn a_port_of_the_range_is_found_as_long_as_there_is_one() {
-        let service = ServiceName::new("default", "web");
-        let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
-        let id = ServicePortId { name, family: IpFamily::V4 };
+        let id = port_id("web", Protocol::Tcp);
         let ip = IpAddr::from([192, 0, 0, 83]);
         let at = |port| SocketAddr::new(ip, port);
         let taken = (20_000..25_000).map(|port| (Protocol::Tcp, at(port))).collect();

@@ -89,15 +89,13 @@ pub(crate) struct TooManyListeners;
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::model::{IpFamily, Protocol, ServiceName, ServicePortName};
+    use switchyard_core::{model::Protocol, testing::port_id};
 
     use super::*;
 
     fn listener(action: Action, sources: &[&str]) -> Listener {
-        let service = ServiceName::new("default", "web");
-        let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
         Listener {
-            port: ServicePortId { name, family: IpFamily::V4 },
+            port: port_id("web", Protocol::Tcp),
             address: ([127, 0, 0, 1], 80).into(),
             action,
             allowed_sources: (!sources.is_empty())

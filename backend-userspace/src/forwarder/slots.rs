@@ -284,7 +284,7 @@ impl Drop for PipeSlot {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::model::{IpFamily, ServicePortName};
+    use switchyard_core::testing::port_id;
 
     use super::*;
     use crate::forwarder::testing::{resolved, serving, warnings};
@@ -293,14 +293,8 @@ mod tests {
         [192, 0, 2, i].into()
     }
 
-    fn port(name: &str, protocol: Protocol) -> ServicePortId {
-        let service = ServiceName::new("default", name);
-        let name = ServicePortName { service, port: "p".into(), protocol };
-        ServicePortId { name, family: IpFamily::V4 }
-    }
-
     fn service(name: &str) -> ServicePortId {
-        port(name, Protocol::Tcp)
+        port_id(name, Protocol::Tcp)
     }
 
     /// Takes places until one is refused.
@@ -327,7 +321,7 @@ mod tests {
     #[test]
     fn the_flows_of_a_client_leave_places_for_its_connections() {
         let slots = Slots::new(900);
-        let flow = || slots.take(&port("dns", Protocol::Udp), client(1)).ok();
+        let flow = || slots.take(&port_id("dns", Protocol::Udp), client(1)).ok();
         let flows: Vec<Slot> = std::iter::from_fn(flow).collect();
         assert_eq!(flows.len(), 300);
         let (connections, full) = fill(&slots, "dns", &[1]);

@@ -9,8 +9,9 @@
 use std::sync::Arc;
 
 use switchyard_core::{
-    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
-    state::{Endpoint, Pool, ResolvedServicePort},
+    model::Protocol,
+    state::ResolvedServicePort,
+    testing::{port_id, resolved_port},
 };
 
 use crate::{
@@ -23,24 +24,8 @@ use crate::{
 
 /// A UDP port of the Service `name`, with these endpoints and no frontends.
 pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePort> {
-    let service = ServiceName::new("ns", name);
-    let name = ServicePortName { service, port: "".into(), protocol: Protocol::Udp };
-    let endpoint = |address: &&str| Endpoint {
-        address: address.parse().unwrap(),
-        is_local: false,
-        may_be_local: false,
-        weight: 1,
-    };
-    Arc::new(ResolvedServicePort {
-        proxy_protocol: None,
-        id: ServicePortId { name, family: IpFamily::V4 },
-        frontends: Vec::new(),
-        cluster: endpoints.iter().map(endpoint).collect(),
-        local: Pool::default(),
-        draining: Pool::default(),
-        affinity: None,
-        lb_algorithm: LbAlgorithm::default(),
-    })
+    let endpoints: Vec<_> = endpoints.iter().map(|address| address.parse().unwrap()).collect();
+    Arc::new(resolved_port(&port_id(name, Protocol::Udp), &endpoints))
 }
 
 /// A flow.

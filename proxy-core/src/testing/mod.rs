@@ -54,6 +54,7 @@ mod judge;
 mod many;
 mod oracle;
 mod owned;
+mod resolved;
 mod schema;
 mod seeds;
 pub mod simulation;
@@ -70,6 +71,7 @@ pub use self::{
         assert_capabilities, assert_invariants, assert_least_weights, final_objects, resolve_afresh,
     },
     owned::OwnedTransition,
+    resolved::{pool, port_id, resolved_port},
     schema::check_schema,
     seeds::{clock_seed, proptest_config, replayed_seed, soak_time},
     stepped::{Stepped, sync_first},

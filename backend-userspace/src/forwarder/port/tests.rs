@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use switchyard_core::model::{LbAlgorithm, Protocol};
+use switchyard_core::{
+    model::{LbAlgorithm, Protocol},
+    testing::pool,
+};
 
 use super::*;
 use crate::forwarder::testing;
@@ -22,7 +25,7 @@ fn resolved(
 ) -> Arc<ResolvedServicePort> {
     let endpoints: Vec<SocketAddr> = cluster.iter().map(|&last| address(last)).collect();
     Arc::new(ResolvedServicePort {
-        local: testing::pool(&endpoints[..1]),
+        local: pool(&endpoints[..1]),
         affinity: affinity.map(Duration::from_secs),
         lb_algorithm,
         ..testing::resolved(Protocol::Udp, &endpoints)

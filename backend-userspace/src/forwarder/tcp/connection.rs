@@ -201,13 +201,19 @@ mod tests {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let _inside = runtime.enter();
         let shared = Arc::new(Shared::new(ForwarderConfig::default()));
-        let [intake, endpoint] =
-            [(); 2].map(|()| TcpListener::bind(SocketAddr::from(ANY)).unwrap());
-        // Has its port, but does not listen.
-        let refusing = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        refusing.bind(&SocketAddr::from(ANY).into()).unwrap();
-        let refuses = refusing.local_addr().unwrap().as_socket().unwrap();
-        let (to, takes) = (intake.local_addr().unwrap(), endpoint.local_addr().unwrap());
+        let intake = TcpListener::bind(SocketAddr::from(ANY)).unwrap();
+        let address = |socket: &Socket| socket.local_addr().unwrap().as_socket().unwrap();
+        let mut sockets = [(); 2].map(|()| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.bind(&SocketAddr::from(ANY).into()).unwrap();
+            socket
+        });
+        // The first endpoint has its port, but does not listen.
+        sockets.sort_by_key(address);
+        let [refuses, takes] = sockets.each_ref().map(address);
+        let [_refusing, endpoint] = sockets;
+        endpoint.listen(16).unwrap();
+        let (to, endpoint) = (intake.local_addr().unwrap(), TcpListener::from(endpoint));
 
         for case in 0..32 {
             let is = |bit: usize| case & (1 << bit) != 0;

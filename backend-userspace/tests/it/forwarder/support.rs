@@ -9,9 +9,10 @@ use std::{
 };
 
 use socket2::{Domain, Socket, Type};
+pub use switchyard_core::testing::{pool, port_id as id, resolved_port as service};
 use switchyard_core::{
-    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
-    state::{Action, Endpoint, Masquerade, Pool, PoolKind, ResolvedServicePort},
+    model::{Protocol, ServicePortId},
+    state::{Action, Masquerade, PoolKind},
 };
 use switchyard_userspace::forwarder::{Forwarder, ForwarderConfig, Listener};
 pub use test_netns::wait::{PATIENCE, until};
@@ -25,37 +26,6 @@ pub fn forwarder(change: impl FnOnce(&mut ForwarderConfig)) -> Forwarder {
     config.threads = Some(2);
     change(&mut config);
     Forwarder::start(config).unwrap()
-}
-
-/// The Service port `http` of a Service.
-pub fn id(service: &str, protocol: Protocol) -> ServicePortId {
-    let service = ServiceName::new("default", service);
-    ServicePortId {
-        name: ServicePortName { service, port: "http".into(), protocol },
-        family: IpFamily::V4,
-    }
-}
-
-/// Returns a pool of endpoints, all with the same weight.
-pub fn pool(endpoints: &[SocketAddr]) -> Pool {
-    let mut endpoints: Vec<_> = endpoints.to_vec();
-    endpoints.sort();
-    let endpoint = |address| Endpoint { address, is_local: false, may_be_local: false, weight: 1 };
-    endpoints.into_iter().map(endpoint).collect()
-}
-
-/// A Service port with these endpoints in its `Cluster` pool, as round robin serves them.
-pub fn service(id: &ServicePortId, endpoints: &[SocketAddr]) -> ResolvedServicePort {
-    ResolvedServicePort {
-        id: id.clone(),
-        frontends: Vec::new(),
-        cluster: pool(endpoints),
-        local: pool(&[]),
-        draining: pool(&[]),
-        affinity: None,
-        lb_algorithm: LbAlgorithm::RoundRobin,
-        proxy_protocol: None,
-    }
 }
 
 /// A listener on a loopback address, on a port that the system chooses.
