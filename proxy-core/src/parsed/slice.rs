@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     config::NodeConfig,
-    model::{IpFamily, Protocol, ServiceName, parse_ip},
+    model::{IpFamily, Protocol, ServiceName, ServicePortName, parse_ip},
     objects::{self, ObjectKey},
 };
 
@@ -29,8 +29,19 @@ pub(crate) fn service_of(object: &objects::EndpointSlice) -> Option<&str> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Slice {
     pub(crate) family: IpFamily,
+    /// In order of their names and protocols: a Service of 20,000 ports looks each up.
     pub(crate) ports: Box<[SlicePort]>,
     pub(crate) endpoints: Box<[SliceEndpoint]>,
+}
+
+impl Slice {
+    /// The ports of a Service port, which is one port unless an object is odd.
+    pub(crate) fn ports_of(&self, name: &ServicePortName) -> &[SlicePort] {
+        let order =
+            |port: &SlicePort| (&*port.name, port.protocol).cmp(&(&name.port, name.protocol));
+        let from = &self.ports[self.ports.partition_point(|port| order(port).is_lt())..];
+        &from[..from.partition_point(|port| order(port).is_eq())]
+    }
 }
 
 /// A port of all endpoints of a slice.
@@ -92,12 +103,13 @@ impl SliceParser {
                 return None;
             }
         };
-        let ports = object
+        let mut ports: Box<[SlicePort]> = object
             .ports
             .iter()
             .enumerate()
             .filter_map(|(i, port)| self.parse_port(i, port, problems))
             .collect();
+        ports.sort_by(|a, b| (&a.name, a.protocol).cmp(&(&b.name, b.protocol)));
         let mut endpoints: Box<[SliceEndpoint]> = object
             .endpoints
             .iter()

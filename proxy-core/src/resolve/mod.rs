@@ -51,6 +51,8 @@ pub(crate) struct Endpoints<'s, I> {
     pub(crate) slices: I,
     /// The endpoints that do not have their full shares yet.
     pub(crate) growing: Option<&'s GrowingShares>,
+    /// The most endpoints of each pool of a port.
+    pub(crate) most: usize,
 }
 
 /// The identity of a Service port in a family.
@@ -66,8 +68,8 @@ pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> Ser
 }
 
 /// Resolves one port of a Service in one family, and returns what the port asks for and does not
-/// get. `owns` returns whether a frontend belongs to this port, and not to another Service port
-/// that precedes it.
+/// get, and whether the port has more endpoints than it may have. `owns` returns whether a frontend
+/// belongs to this port, and not to another Service port that precedes it.
 pub(crate) fn resolve<'s>(
     id: &ServicePortId,
     service: &Service,
@@ -76,7 +78,7 @@ pub(crate) fn resolve<'s>(
     endpoints: Endpoints<'s, impl Iterator<Item = &'s Slice> + Clone>,
     node: &NodeContext,
     owns: impl Fn(&Frontend) -> bool,
-) -> (ResolvedServicePort, UnsupportedFeatures) {
+) -> (ResolvedServicePort, UnsupportedFeatures, bool) {
     let external = service.is_externally_accessible(port, addresses, node.external_ips);
     let asked = service.lb_algorithm.map_or(node.lb_algorithm, |asked| asked.lb_algorithm);
     let weights = match asked {
@@ -142,7 +144,7 @@ pub(crate) fn resolve<'s>(
         frontends,
         id: id.clone(),
     };
-    (resolved, unsupported)
+    (resolved, unsupported, pools.are_limited)
 }
 
 /// Returns the health check of a Service for load balancers, if the Service has one.

@@ -28,6 +28,8 @@ pub(crate) struct Pools {
     pub(crate) local: Pool,
     /// Whether any endpoint, on any node, could serve the port.
     pub(crate) has_any: bool,
+    /// Whether there were more endpoints than [`Endpoints::most`].
+    pub(crate) are_limited: bool,
     /// All endpoints that serve, whether or not they get new flows; empty if the backend does not
     /// end the connections of the others.
     serving: Pool,
@@ -37,7 +39,7 @@ impl Pools {
     /// Chooses the endpoints of a Service port for the policies that the port uses.
     pub(crate) fn choose<'s>(
         id: &ServicePortId,
-        Endpoints { slices, growing }: Endpoints<'s, impl Iterator<Item = &'s Slice>>,
+        Endpoints { slices, growing, most }: Endpoints<'s, impl Iterator<Item = &'s Slice>>,
         zone: Option<&str>,
         uses_cluster: bool,
         uses_local: bool,
@@ -51,17 +53,23 @@ impl Pools {
         } else {
             Vec::new()
         };
-        let weighed = |pool| weigh(pool, growing, weights);
+        let mut are_limited = false;
+        let mut limited = |mut pool: Vec<Endpoint>| {
+            are_limited |= pool.len() > most;
+            pool.truncate(most);
+            pool
+        };
+        let mut weighed = |pool| weigh(limited(pool), growing, weights);
         let (cluster, local) = (weighed(cluster), weighed(local));
         let has_any =
             !cluster.is_empty() || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
         let serving = match id.name.protocol {
             Protocol::Tcp if !drains_tcp => Pool::default(),
             Protocol::Tcp | Protocol::Udp | Protocol::Sctp => {
-                evenly(pool(&endpoints, |e| e.ready || e.serving))
+                evenly(limited(pool(&endpoints, |e| e.ready || e.serving)))
             }
         };
-        Self { cluster, local, has_any, serving }
+        Self { cluster, local, has_any, are_limited, serving }
     }
 
     /// Returns the endpoints that serve and are in neither of the given pools.
@@ -129,10 +137,7 @@ pub(crate) fn strays<'s>(
 ) -> BTreeSet<KnownEndpoint> {
     let mut strays = BTreeSet::new();
     for slice in slices {
-        let has_port = slice
-            .ports
-            .iter()
-            .any(|port| port.name == id.name.port && port.protocol == id.name.protocol);
+        let has_port = !slice.ports_of(&id.name).is_empty();
         let state = match slice.family == id.family {
             true if !has_port => EndpointState::NoSuchPort,
             false if !has_family(slice.family) => EndpointState::OtherFamily,
@@ -159,11 +164,7 @@ fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -
     };
     let mut found = Candidates::new();
     for slice in slices.filter(|slice| slice.family == id.family) {
-        let ports = slice
-            .ports
-            .iter()
-            .filter(|port| port.name == id.name.port && port.protocol == id.name.protocol);
-        for port in ports {
+        for port in slice.ports_of(&id.name) {
             for endpoint in &slice.endpoints {
                 match found.entry(SocketAddr::new(endpoint.address, port.port)) {
                     Entry::Vacant(vacant) => {

@@ -95,13 +95,8 @@ impl Tracker {
     /// The number of endpoints, used or not, that the slices of a Service have for one of its
     /// ports. One that is in two slices counts twice.
     pub fn slice_endpoints(&self, id: &ServicePortId) -> usize {
-        let has_port = |slice: &&Slice| {
-            let ports = slice.ports.iter();
-            slice.family == id.family
-                && ports
-                    .map(|port| (&port.name, port.protocol))
-                    .any(|of| of == (&id.name.port, id.name.protocol))
-        };
+        let has_port =
+            |slice: &&Slice| slice.family == id.family && !slice.ports_of(&id.name).is_empty();
         let slices = self.slices.get(&id.name.service).filter(has_port);
         slices.map(|slice| slice.endpoints.len()).sum()
     }

@@ -77,7 +77,7 @@ pub struct Tracker {
     listeners: Listeners,
     /// Problems within an object.
     problems: KnownProblems,
-    /// Problems between objects: listeners that belong to another Service.
+    /// Problems between objects: listeners that belong to another Service, and too many endpoints.
     conflicts: KnownProblems,
     /// Features that Services ask for and the backend cannot program.
     unsupported: Unsupported,

@@ -1,7 +1,7 @@
 //! Resolving the touched Services: first their listeners, then their ports, then the changes.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map},
+    collections::{BTreeMap, HashMap, HashSet, hash_map},
     sync::Arc,
 };
 
@@ -23,6 +23,10 @@ use crate::{
     },
     state::{Action, Frontend, FrontendAddress, ResolvedServicePort},
 };
+
+/// The most products of a Service's ports and endpoints in a family: as many as 2,000 Services of
+/// 250 endpoints have, which take some seconds and 150 MiB. Two objects can ask for 20 million.
+const MAX_DESTINATIONS: usize = 500_000;
 
 /// One Service port in one family, with its listeners.
 #[derive(Debug, PartialEq)]
@@ -130,6 +134,7 @@ impl Tracker {
         let mut resolved = Vec::new();
         let mut lost = Vec::new();
         let mut all_unsupported = Vec::new();
+        let mut limited = BTreeMap::new();
         let service = self.services.get(name);
         let window = service.and_then(|service| service.slow_start);
         let growing = match window.filter(|_| self.capabilities.has_weights()) {
@@ -147,20 +152,34 @@ impl Tracker {
                     let (owned, others) = self.listeners.divide(&id, wanted);
                     lost.extend(others);
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
-                    let endpoints = Endpoints { slices: self.slices.get(name), growing };
+                    let most = MAX_DESTINATIONS / service.ports.len();
+                    let endpoints = Endpoints { slices: self.slices.get(name), growing, most };
                     let around = around.get(family);
-                    let (port, unsupported) =
+                    let (port, unsupported, is_limited) =
                         resolve::resolve(&id, service, port, addresses, endpoints, around, owns);
                     if unsupported != UnsupportedFeatures::default() && !port.frontends.is_empty() {
                         all_unsupported.push((id, unsupported));
                     }
                     resolved.push(port);
+                    if is_limited {
+                        limited.insert(family, most);
+                    }
                 }
             }
         }
         // Hardly any Service has conflicts.
-        if !lost.is_empty() || !self.conflicts.is_empty() {
+        if !lost.is_empty() || !limited.is_empty() || !self.conflicts.is_empty() {
             let key = service_key(name);
+            let mut too_many = Problems::new(key.clone());
+            for (family, most) in limited {
+                too_many.add(
+                    "spec.ports",
+                    format_args!(
+                        "the {family} endpoints after the first {most} of a port are left out: with \
+                         all ports, there would be more than {MAX_DESTINATIONS} destinations"
+                    ),
+                );
+            }
             let mut conflicts = Problems::with(key.clone(), Reason::Conflict);
             for LostFrontend { at, port, to: winner } in lost {
                 conflicts.add(
@@ -173,7 +192,9 @@ impl Tracker {
                     ),
                 );
             }
-            problems.extend(self.conflicts.replace(&key, conflicts.into_vec()));
+            problems.extend(
+                self.conflicts.replace(&key, [conflicts.into_vec(), too_many.into_vec()].concat()),
+            );
         }
         problems.extend(self.unsupported.replace(name, &all_unsupported, self.mode));
         for port in resolved {

@@ -112,6 +112,30 @@ fn frontends_are_limited() {
 }
 
 #[test]
+fn destinations_are_limited() {
+    let mut cluster = Cluster::new();
+    let names = || (0..1000).map(|number| format!("p{number}"));
+    let mut wide = service("web", "10.0.0.1,fd00::1");
+    let mut many = slice("web", "1");
+    for (name, number) in names().zip(1..) {
+        wide = wide.port(&name, "TCP", number);
+        many = many.port(&name, "TCP", number);
+    }
+    let endpoints: Vec<_> =
+        (0..510).map(|i| endpoint(&format!("10.1.{}.{}", i / 250, i % 250), "node-1")).collect();
+    let problems = cluster.apply(&[wide.clone(), many.clone().set("endpoints", json!(endpoints))]);
+    assert_eq!(fields(&problems), ["Service ns/web: spec.ports"]);
+    assert!(problems[0].message.contains("IPv4 endpoints after the first 500 "), "{problems:?}");
+    for name in names() {
+        assert_eq!(cluster.port("web", &name).cluster.len(), 500);
+    }
+    // Said once, and no more when there are fewer.
+    assert_eq!(cluster.apply(&[many.clone().set("endpoints", json!(endpoints[..505]))]), []);
+    cluster.apply(&[many.set("endpoints", json!(endpoints[..500]))]);
+    assert_eq!(cluster.tracker.problems().count(), 0);
+}
+
+#[test]
 fn problems_name_object_and_field() {
     for (field, broken, still_served) in [
         ("spec.clusterIPs[0]", web().set("spec.clusterIPs", json!(["10.0.0.256"])), false),
