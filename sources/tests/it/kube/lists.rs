@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use api_standin::{Options, Resource, Standin, load};
@@ -89,51 +89,6 @@ async fn lists_are_taken_from_the_servers_cache_where_they_are_not_streamed() {
     let lists = rig.lists("services");
     assert!(lists[1].contains(&format!("resourceVersion={version}")), "{lists:?}");
     assert!(!lists[1].contains("limit="), "{lists:?}");
-}
-
-#[tokio::test]
-async fn lists_are_read_in_pages_where_the_cache_is_of_no_use() {
-    for code in [410, 504] {
-        let mut rig = Rig::start(paged(), Timing::default(), |server| {
-            fill(server, 1100);
-            server.faults().fail_next(Some(Resource::Services), 422, 1);
-            server.faults().fail_next(Some(Resource::Services), code, 1);
-        })
-        .await;
-        rig.synced().await;
-        assert_eq!(rig.names(Kind::Service).len(), 1100);
-        let lists = rig.lists("services");
-        assert_eq!(lists.len(), 4, "{lists:?}");
-        assert!(lists[0].contains("resourceVersion=0"), "{lists:?}");
-        for (list, is_next) in lists[1..].iter().zip([false, true, true]) {
-            assert!(list.contains("limit=500") && !list.contains("resourceVersion="), "{list}");
-            assert_eq!(list.contains("continue="), is_next, "{list}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_server_that_is_overloaded_or_away_is_asked_for_streams_only() {
-    let timing = Timing { response: Duration::from_millis(300), ..Timing::default() };
-    let mut rig = Rig::start(Options::default(), timing, |server| {
-        fill(server, 3);
-        server.faults().refuse_connections(true);
-        server.faults().throttle_next(Some(Resource::Services), 1, 1);
-        server.faults().fail_next(Some(Resource::EndpointSlices), 503, 1);
-        server.faults().fail_next(Some(Resource::Nodes), 500, 1);
-    })
-    .await;
-    while rig.health.failed(Kind::Service).is_none() {
-        rig.wait(Duration::from_millis(10)).await;
-    }
-    rig.server.faults().withhold_answers(true);
-    rig.server.faults().refuse_connections(false);
-    rig.until_requests("services", "", 2).await;
-    rig.server.faults().withhold_answers(false);
-    rig.synced().await;
-    for resource in Resource::ALL {
-        assert_eq!(rig.lists(resource.name()), [""; 0]);
-    }
 }
 
 /// Counts the requests that a pacer let through, and the bytes of lists.
@@ -244,21 +199,6 @@ async fn a_list_without_a_version_is_not_taken() {
 }
 
 #[tokio::test]
-async fn a_silent_list_is_asked_for_again() {
-    let timing = Timing { list: Duration::from_millis(400), ..Timing::default() };
-    let mut rig = Rig::start(paged(), timing, |server| {
-        fill(server, 3);
-        server.faults().trickle(Some((1, Duration::from_secs(5))));
-    })
-    .await;
-    rig.wait(Duration::from_millis(1000)).await;
-    assert!(rig.listed.is_empty());
-    rig.server.faults().trickle(None);
-    rig.synced().await;
-    assert_eq!(rig.names(Kind::Service).len(), 3);
-}
-
-#[tokio::test]
 async fn what_is_deleted_before_a_first_list_begins_again_is_gone() {
     let timing = Timing { idle: Duration::from_millis(400), ..Timing::default() };
     let mut rig = Rig::start(Options::default(), timing, |server| {
@@ -297,93 +237,6 @@ async fn a_list_that_is_forgotten_between_pages_is_read_whole() {
     assert_eq!(rig.requests("services", "continue=").len(), 1);
     let lists = rig.lists("services");
     assert_eq!(lists.iter().filter(|list| !list.contains("limit=")).count(), 1, "{lists:?}");
-}
-
-#[tokio::test]
-async fn a_list_that_streams_too_slowly_is_read_without_a_stream() {
-    let timing = Timing { watch: Duration::from_secs(1), ..Timing::default() };
-    let mut rig = Rig::start(Options::default(), timing, |server| {
-        fill(server, 300);
-        server.faults().trickle(Some((1000, Duration::from_millis(10))));
-    })
-    .await;
-    rig.until("a list", |rig| !rig.lists("services").is_empty()).await;
-    assert_eq!(rig.requests("services", "sendInitialEvents").len(), 1);
-    rig.server.faults().trickle(None);
-    rig.synced().await;
-    assert_eq!(rig.names(Kind::Service).len(), 300);
-}
-
-async fn sixty_thousand_endpoints(options: Options) {
-    let start = Instant::now();
-    let mut rig = Rig::start(options, Timing::default(), |server| {
-        load::fill(server.store(), 12_000, 5);
-    })
-    .await;
-    let filled = start.elapsed();
-    rig.synced().await;
-    println!("filled in {filled:?}, synced in {:?}", start.elapsed() - filled);
-    assert_eq!(rig.names(Kind::Service).len(), 12_000);
-    let addresses: BTreeSet<_> = rig
-        .objects
-        .values()
-        .filter_map(|object| match object {
-            Object::EndpointSlice(slice) => Some(slice),
-            _ => None,
-        })
-        .flat_map(|slice| &slice.endpoints)
-        .map(|endpoint| endpoint.addresses[0].clone())
-        .collect();
-    assert_eq!(addresses.len(), 60_000);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_thousand_endpoints_arrive_in_streams() {
-    sixty_thousand_endpoints(Options::default()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_thousand_endpoints_arrive_in_lists() {
-    sixty_thousand_endpoints(paged()).await;
-}
-
-#[tokio::test]
-async fn a_streamed_list_that_ends_in_an_error_is_read_without_a_stream() {
-    let mut rig = Rig::start(Options::default(), Timing::default(), |server| {
-        fill(server, 3);
-        server.faults().progress_requests(false);
-    })
-    .await;
-    rig.synced().await;
-    apply(&rig.server, load::service(8));
-    rig.until("a change", |rig| rig.has(Kind::Service, "svc-8")).await;
-    let counts = |rig: &Rig| {
-        [rig.requests("services", "sendInitialEvents").len(), rig.lists("services").len()]
-    };
-    assert_eq!(counts(&rig), [1, 1]);
-    // Each new list is tried as a stream once: the server may be another one.
-    rig.server.faults().expire_watches();
-    rig.until("a second list", |rig| rig.listed[&Kind::Service] == 2).await;
-    assert_eq!(counts(&rig), [2, 2]);
-    apply(&rig.server, load::service(9));
-    rig.until("a change", |rig| rig.has(Kind::Service, "svc-9")).await;
-    rig.server.faults().progress_requests(true);
-    rig.server.faults().expire_watches();
-    rig.until("a third list", |rig| rig.listed[&Kind::Service] == 3).await;
-    assert_eq!(counts(&rig), [3, 2]);
-}
-
-#[tokio::test]
-async fn a_streamed_list_that_never_ends_is_read_without_a_stream() {
-    let timing = Timing { idle: Duration::from_millis(400), ..Timing::default() };
-    let mut rig = Rig::start(Options::default(), timing, |server| {
-        fill(server, 3);
-        server.faults().withhold_list_ends(true);
-    })
-    .await;
-    rig.synced().await;
-    assert_eq!(rig.names(Kind::Service).len(), 3);
-    assert_eq!(rig.requests("services", "sendInitialEvents").len(), 1);
 }
 
 #[tokio::test]

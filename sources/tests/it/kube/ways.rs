@@ -216,14 +216,42 @@ async fn lists_are_streamed_again_after_an_outage() {
     assert_eq!(ways(&requests)[5..9], [Cached, Watch, Stream, Stream], "{requests:?}");
 }
 
+/// The way of the request after these answers to watches, and its pause.
+async fn after_watches(replies: &[Reply]) -> (Way, Duration) {
+    let requests = requests_after(&[&[Reply::Ends, Reply::List], replies].concat()).await;
+    let [watches @ .., next] = &requests[2..] else { panic!("{requests:?}") };
+    assert!(watches.iter().all(|(way, _)| *way == Way::Watch), "{requests:?}");
+    *next
+}
+
 /// A load balancer may cut each connection after some minutes.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_brings_something_is_opened_again_soon() {
-    use Reply::{Bookmark, Broken, Ends, List};
-    for (cut, is_soon) in [(Bookmark, true), (Broken, false)] {
-        let requests = requests_after(&[[Ends, List].as_slice(), &[cut; 8]].concat()).await;
-        assert_eq!(ways(&requests)[2..], [Way::Watch; 9], "{requests:?}");
-        assert_eq!(requests[10].1 < Duration::from_secs(2), is_soon, "{requests:?}");
+    use Reply::{Bookmark, Broken, Ends, Refused};
+    for (reply, is_soon) in [(Bookmark, true), (Broken, false), (Ends, false), (Refused, false)] {
+        let (way, pause) = after_watches(&[reply; 8]).await;
+        assert_eq!((way, pause < Duration::from_secs(2)), (Way::Watch, is_soon), "{reply:?}");
+    }
+}
+
+/// A server that forgets versions, as each after its start, one that is behind, and one that was
+/// restored from a backup, which sends nothing up to the version.
+#[tokio::test(start_paused = true)]
+async fn a_version_of_no_use_is_given_up_for_a_list() {
+    use Reply::{Bookmark, Error, Refused, Silent, Status};
+    let outage = [[Refused; 8].as_slice(), &[Error(410, 0)]].concat();
+    for replies in [&[Error(410, 0)], &[Status(410, 0)], &[Status(504, 0)], &*outage] {
+        let (way, pause) = after_watches(replies).await;
+        assert_ne!(way, Way::Watch, "{replies:?}");
+        assert!(pause < Duration::from_secs(3), "{replies:?}: {pause:?}");
+    }
+    for (replies, next) in [
+        ([Silent].as_slice(), Way::Watch),
+        (&[Silent, Silent], Way::Stream),
+        (&[Silent, Bookmark, Silent], Way::Watch),
+    ] {
+        let (way, pause) = after_watches(replies).await;
+        assert_eq!((way, pause.as_secs() / 10), (next, 9), "{replies:?}");
     }
 }
 
