@@ -26,7 +26,7 @@ use crate::{
     config::NodeConfig,
     error::ErrorChain,
     model::Backoff,
-    objects::{Event, Kind, Object, ObjectKey},
+    objects::Event,
     proxier::{Backend, ExternalChange, Monitor, Proxier},
     runner::{Input, NodeCheck, NodePatience, Observer, Runner, RunnerConfig},
     track::{NodeFacts, Tracker},
@@ -267,36 +267,6 @@ impl Engine {
     /// [`EngineError::Ended`]
     pub async fn send(&self, event: Event) -> Result<(), EngineError> {
         self.inputs.send(event.into()).await.map_err(|_| EngineError::Ended)
-    }
-
-    /// Replaces all objects of a kind: those that are not in `objects` are gone. Nothing is
-    /// programmed before Services and EndpointSlices have been listed so.
-    ///
-    /// # Errors
-    /// [`EngineError::Ended`]
-    pub async fn replace(
-        &self,
-        kind: Kind,
-        objects: impl IntoIterator<Item = Object>,
-    ) -> Result<(), EngineError> {
-        let objects = objects.into_iter().collect();
-        self.send(Event::Replace { kind, objects, malformed: Vec::new() }).await
-    }
-
-    /// Adds an object, or changes it.
-    ///
-    /// # Errors
-    /// [`EngineError::Ended`]
-    pub async fn apply(&self, object: impl Into<Object>) -> Result<(), EngineError> {
-        self.send(Event::Apply(object.into())).await
-    }
-
-    /// Removes an object.
-    ///
-    /// # Errors
-    /// [`EngineError::Ended`]
-    pub async fn delete(&self, key: ObjectKey) -> Result<(), EngineError> {
-        self.send(Event::Delete(key)).await
     }
 
     /// Waits until the engine ends by itself, which only a panic makes it do.

@@ -116,9 +116,10 @@ fn fake() -> (Fake, UnboundedReceiver<Seen>) {
 }
 
 async fn list(engine: &Engine) {
-    let web = service("web", "10.0.0.1").port("", "TCP", 80).object();
-    engine.replace(Kind::Service, [web]).await.unwrap();
-    engine.replace(Kind::EndpointSlice, []).await.unwrap();
+    engine.send(service("web", "10.0.0.1").port("", "TCP", 80).apply()).await.unwrap();
+    for kind in [Kind::Service, Kind::EndpointSlice] {
+        engine.send(Event::Listed(kind)).await.unwrap();
+    }
 }
 
 async fn next(syncs: &mut UnboundedReceiver<Seen>) -> Seen {
@@ -168,16 +169,16 @@ async fn few_events_wait_for_a_sync_and_none_is_lost() {
     list(&engine).await;
     // All lists were taken, and the engine's thread is in its first sync.
     next(&mut syncs).await;
-    let of = |n: i64| service(&format!("web-{n}"), "10.0.0.1").port("", "TCP", n).object();
+    let of = |n: i64| service(&format!("web-{n}"), "10.0.0.1").port("", "TCP", n).apply();
     let inputs = engine.inputs();
     let mut sent = 0;
-    while inputs.try_send(Event::Apply(of(sent + 1)).into()).is_ok() {
+    while inputs.try_send(of(sent + 1).into()).is_ok() {
         sent += 1;
     }
     drop(go_on);
     // The monitor's report may be one of them.
     assert!((63..=64).contains(&sent), "{sent}");
-    engine.apply(of(1000)).await.unwrap();
+    engine.send(of(1000)).await.unwrap();
     // With the Service of the list.
     while next(&mut syncs).await.0 < sent as usize + 2 {}
     engine.stop().unwrap();
@@ -192,8 +193,8 @@ async fn a_panic_of_the_backend_is_reported_and_nothing_hangs() {
     for _ in 0..2 {
         timeout(PATIENCE, engine.ended()).await.unwrap();
     }
-    let web = service("web", "10.0.0.1").object();
-    assert!(matches!(engine.apply(web).await, Err(EngineError::Ended)));
+    let web = service("web", "10.0.0.1").apply();
+    assert!(matches!(engine.send(web).await, Err(EngineError::Ended)));
     assert!(matches!(engine.stop(), Err(EngineError::Panicked)));
 }
 

@@ -87,8 +87,8 @@ async fn a_feed_begins_with_the_state_and_follows_it() {
     assert_eq!(early.expect(&["feed", "synced"]).await, json!({"servicePorts": 0}));
     let web = service("web", "10.96.0.1").port("http", "TCP", 80).node_port(30080);
     let ready = slice("web", "a").port("http", "TCP", 8080).endpoint(endpoint("10.1.0.1", NODE));
-    engine.apply(web.object()).await.unwrap();
-    engine.apply(ready.object()).await.unwrap();
+    engine.send(web.apply()).await.unwrap();
+    engine.send(ready.apply()).await.unwrap();
     for kind in Kind::ALL {
         engine.send(switchyard_core::objects::Event::Listed(kind)).await.unwrap();
     }
@@ -100,11 +100,11 @@ async fn a_feed_begins_with_the_state_and_follows_it() {
     let set = late.expect(&["feed", "set"]).await;
     assert_eq!(set["cluster"][0]["address"], "10.1.0.1:8080");
     late.expect(&["synced"]).await;
-    engine.apply(service("bad", "nonsense").port("", "TCP", 1).object()).await.unwrap();
+    engine.send(service("bad", "nonsense").port("", "TCP", 1).apply()).await.unwrap();
     for lines in [&mut early, &mut late] {
         assert_eq!(lines.expect(&["problem"]).await["reason"], "invalid");
     }
-    engine.delete(web.object().key()).await.unwrap();
+    engine.send(web.delete()).await.unwrap();
     let gone = late.expect(&["delete"]).await;
     assert_eq!(gone["name"]["service"]["name"], "web");
     late.expect(&["report", "sync"]).await;
@@ -113,7 +113,7 @@ async fn a_feed_begins_with_the_state_and_follows_it() {
     inputs.send(change).await.unwrap();
     assert_eq!(late.expect(&["drift"]).await["by"], "nft");
     late.expect(&["sync"]).await;
-    engine.apply(service("dns", "10.96.0.2").port("", "UDP", 53).object()).await.unwrap();
+    engine.send(service("dns", "10.96.0.2").port("", "UDP", 53).apply()).await.unwrap();
     let failed = late.expect(&["sync"]).await;
     assert!(failed["error"].as_str().unwrap().contains("no UDP"), "{failed}");
 
