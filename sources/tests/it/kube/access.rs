@@ -15,7 +15,6 @@ use serde_json::json;
 use socket2::SockRef;
 use switchyard_core::objects::{Event, Kind};
 use switchyard_sources::kube::{self as source, KubeConfig, Timing};
-use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -95,32 +94,15 @@ fn write_certificate(dir: &Path, certificate: &ClientCertificate) {
     fs::write(dir.join("client.key"), &certificate.key_pem).unwrap();
 }
 
-/// A source whose credentials are a certificate and a key in files.
-async fn with_certificate(server: Standin, certificate: &ClientCertificate) -> (Rig, TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    write_certificate(dir.path(), certificate);
-    let [cert, key] = ["client.crt", "client.key"].map(|name| dir.path().join(name));
-    let user = format!("{{client-certificate: {cert:?}, client-key: {key:?}}}");
-    let kubeconfig = server.kubeconfig_for(&user);
-    (Rig::with_kubeconfig(server, &kubeconfig, Timing::default()).await, dir)
-}
-
-#[tokio::test]
-async fn certificate_files_are_read_again_when_the_server_rejects_them() {
-    let server = standin().await;
-    let certificate = server.issue_certificate();
-    let (mut rig, dir) = with_certificate(server, &certificate).await;
-    rig.synced().await;
-    rig.server.revoke_certificates();
-    write_certificate(dir.path(), &rig.server.issue_certificate());
-    changes_follow(&mut rig).await;
-}
-
 #[tokio::test]
 async fn certificate_files_are_read_again_when_the_certificate_has_expired() {
     let server = standin().await;
-    let certificate = server.issue_expired_certificate();
-    let (mut rig, dir) = with_certificate(server, &certificate).await;
+    let dir = tempfile::tempdir().unwrap();
+    write_certificate(dir.path(), &server.issue_expired_certificate());
+    let [cert, key] = ["client.crt", "client.key"].map(|name| dir.path().join(name));
+    let user = format!("{{client-certificate: {cert:?}, client-key: {key:?}}}");
+    let kubeconfig = server.kubeconfig_for(&user);
+    let mut rig = Rig::with_kubeconfig(server, &kubeconfig, Timing::default()).await;
     while rig.health.failed(Kind::Service).is_none() {
         rig.wait(Duration::from_millis(10)).await;
     }
