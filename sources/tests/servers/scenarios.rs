@@ -137,23 +137,6 @@ pub async fn changes_follow_a_restart(server: Server) {
     assert!(!rig.task.is_finished() && rig.health.heard(Kind::Service).is_some());
 }
 
-/// The source connects again when the object is gone already, or just before: either way it goes.
-pub async fn deletions_during_a_break_are_noticed(server: Server) {
-    fill(&server, 3).await;
-    let mut rig = follow(server).await;
-    rig.server.stop();
-    // Long enough for the source to wait between its tries when the server is back.
-    rig.wait(Duration::from_secs(1)).await;
-    rig.server.start().await;
-    rig.server.delete(&load::service(1)).await;
-    rig.server.delete(&load::slice(1, 0, &[])).await;
-    rig.until("deletions", |rig| {
-        !rig.has(Kind::Service, "svc-1") && !rig.has(Kind::EndpointSlice, "svc-1-0")
-    })
-    .await;
-    assert_eq!(names(&rig, Kind::Service), set(["svc-2", "svc-3"]));
-}
-
 pub async fn a_busy_cluster_is_followed(server: Server) {
     fill(&server, 5).await;
     let mut rig = follow(server).await;

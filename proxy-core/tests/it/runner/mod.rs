@@ -7,7 +7,6 @@ mod lists;
 mod refusals;
 mod retries;
 mod revisits;
-mod slow_start;
 mod syncs;
 
 use std::{
@@ -31,7 +30,6 @@ use switchyard_core::{
         ProxierError, SyncReport,
     },
     runner::{EngineEvent, Input, Pace, Runner, RunnerConfig, SyncOutcome},
-    state::ResolvedServicePort,
     testing::{Builder, NODE, endpoint, list, node, service, slice},
     track::Tracker,
     transition::Transition,
@@ -90,8 +88,6 @@ struct Log {
     capabilities: Capabilities,
     /// The Service that the backend cannot serve as asked.
     degrades: &'static str,
-    /// The Service ports that were programmed, and when.
-    programmed: Vec<(u128, Arc<ResolvedServicePort>)>,
     /// The degraded ports of each sync, how many of them by the backend, and the number of those
     /// that do not get what they ask for.
     degraded: Vec<(Vec<DegradedPort>, usize, PerFamily<usize>)>,
@@ -117,7 +113,6 @@ impl Proxier for Recorder {
             let mut log = self.log.lock().unwrap();
             let at = self.start.elapsed().as_millis();
             for port in change.ports().filter_map(|change| change.after) {
-                log.programmed.push((at, port.clone()));
                 if *port.id.name.service.name == *log.degrades {
                     let (port, reason) = (port.id.clone(), "odd".to_owned());
                     report.degraded.push(DegradedPort { port, reason });

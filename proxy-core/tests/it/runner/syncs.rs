@@ -3,22 +3,6 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_synced_before_the_lists_are_there() {
-    let running = start(SECOND);
-    running.apply(&[web(1)]).await;
-    running.send(Input::Compare).await;
-    pass(10_000).await;
-    running.send(list(Kind::Service, [web(1)])).await;
-    pass(10_000).await;
-    assert_eq!(running.asked(), []);
-    assert_eq!(running.log.lock().unwrap().requested, 0);
-    running.send(list(Kind::EndpointSlice, &[] as &[Builder])).await;
-    pass(1).await;
-    let first = Asked { at: 20_000, ports: vec!["ns/s1".to_owned()], is_full: true, size: 1 };
-    assert_eq!(running.asked(), [first]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_idle_runner_syncs_at_once_and_then_keeps_its_pace() {
     let running = start(SECOND);
     running.list(&[]).await;
