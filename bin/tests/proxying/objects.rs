@@ -136,32 +136,8 @@ fn a_client_feeds_services_and_may_die() {
 }
 
 #[test]
-fn a_new_process_programs_nothing_before_the_list() {
+fn a_socket_that_cannot_be_opened_is_an_error() {
     let namespace = Namespace::new();
-    let directory = TempDir::new().unwrap();
-    let socket = directory.path().join("objects.sock");
-    let flag = format!("--objects-socket={}", socket.display());
-    let arguments = ["--proxy-mode=nftables", NODE_FLAG, &flag];
-    let has_service = || namespace.list("table ip kube-proxy").contains("10.96.0.10");
-    let program = Program::start(&namespace, &arguments);
-    let mut client = Client::new(&socket);
-    client.send_all(&[json!("list"), service(), json!("synced")]);
-    client.receive();
-    until("the node is ready", || namespace.get(HEALTH, "/readyz").is_some_and(|a| a.0 == 200));
-    assert!(has_service());
-    program.terminate();
-
-    // The socket of a dead process is replaced, and its rules stay until there is a list.
-    let program = Program::start(&namespace, &arguments);
-    let mut client = Client::new(&socket);
-    client.send(&json!({"confirm": 1}));
-    client.receive();
-    assert!(has_service());
-    client.send_all(&[json!("list"), json!("synced")]);
-    client.receive();
-    until("the rules are gone", || !has_service());
-    program.terminate();
-
     let bad = Program::start(&namespace, &[NODE_FLAG, "--objects-socket=/nowhere/objects.sock"]);
     let (status, log) = bad.ended();
     assert_eq!(status.code(), Some(1));
