@@ -32,8 +32,8 @@ pub fn yaml(config: &KubeProxyConfiguration) -> Result<String, WriteError> {
     if let Value::Object(fields) = &mut value {
         platform(fields);
         empty_inactive(fields, &config.mode);
-        omit_empty(fields);
     }
+    omit_empty(&mut value);
     serde_saphyr::to_string(&value).map_err(|e| WriteError::Encode(Box::new(e)))
 }
 
@@ -62,31 +62,23 @@ fn empty_inactive(fields: &mut Map<String, Value>, mode: &str) {
 }
 
 /// Makes empty lists `null`, and removes the fields that Go omits if they are empty.
-fn omit_empty(fields: &mut Map<String, Value>) {
-    if fields["nodePortAddresses"] == json!([]) {
-        fields["nodePortAddresses"] = Value::Null;
-    }
-    if let Some(Value::Object(ipvs)) = fields.get_mut("ipvs")
-        && ipvs["excludeCIDRs"] == json!([])
-    {
-        ipvs["excludeCIDRs"] = Value::Null;
-    }
-    if fields["windowsRunAsService"] == json!(false) {
-        fields.remove("windowsRunAsService");
-    }
-    if fields["featureGates"] == json!({}) {
-        fields.remove("featureGates");
-    }
-    if let Some(Value::Object(logging)) = fields.get_mut("logging") {
-        if logging["vmodule"] == json!([]) {
-            logging.remove("vmodule");
+fn omit_empty(value: &mut Value) {
+    for path in ["/nodePortAddresses", "/ipvs/excludeCIDRs"] {
+        if let Some(list) = value.pointer_mut(path).filter(|list| **list == json!([])) {
+            *list = Value::Null;
         }
-        for format in ["text", "json"] {
-            if let Value::Object(options) = &mut logging["options"][format]
-                && options["splitStream"] == json!(false)
-            {
-                options.remove("splitStream");
-            }
+    }
+    for (section, field, empty) in [
+        ("", "windowsRunAsService", json!(false)),
+        ("", "featureGates", json!({})),
+        ("/logging", "vmodule", json!([])),
+        ("/logging/options/text", "splitStream", json!(false)),
+        ("/logging/options/json", "splitStream", json!(false)),
+    ] {
+        if let Some(Value::Object(fields)) = value.pointer_mut(section)
+            && fields.get(field) == Some(&empty)
+        {
+            fields.remove(field);
         }
     }
 }

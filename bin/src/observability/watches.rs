@@ -33,23 +33,3 @@ impl Watches for WatchHealth {
         Self::unauthorized(self, kind)
     }
 }
-
-/// A source without watches.
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoWatches;
-
-#[cfg(test)]
-impl Watches for NoWatches {
-    fn silence(&self, _: Kind) -> Option<Duration> {
-        None
-    }
-
-    fn last_failure(&self, _: Kind) -> Option<Duration> {
-        None
-    }
-
-    fn unauthorized(&self, _: Kind) -> Option<Duration> {
-        None
-    }
-}

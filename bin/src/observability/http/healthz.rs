@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
 use jiff::Timestamp;
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::Serialize;
 use switchyard::health::{HealthReport, ProxyHealth};
 use switchyard_core::objects::Kind;
 
@@ -88,8 +88,8 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
     healthy: bool,
-    #[serde(skip_serializing_if = "Status::is_empty")]
-    status: Status<'a>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status: BTreeMap<&'static str, Family>,
     /// For each kind of object whose watch is silent, the seconds of silence. kube-proxy does not
     /// have this field.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -97,6 +97,14 @@ struct Body<'a> {
     /// The problems in words. kube-proxy does not have this field.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     problems: &'a [String],
+}
+
+/// The health of an IP family.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Family {
+    last_updated: String,
+    healthy: bool,
 }
 
 /// The watches that are silent.
@@ -146,34 +154,6 @@ fn unauthorized(watches: &dyn Watches) -> Option<Duration> {
     ages.collect::<Option<Vec<Duration>>>()?.into_iter().min()
 }
 
-struct Status<'a>(&'a HealthReport);
-
-impl Status<'_> {
-    fn is_empty(&self) -> bool {
-        self.0.families.is_empty()
-    }
-}
-
-impl Serialize for Status<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Family {
-            last_updated: String,
-            healthy: bool,
-        }
-        let mut map = serializer.serialize_map(Some(self.0.families.len()))?;
-        for (family, report) in &self.0.families {
-            let last_updated = report.last_updated.to_string();
-            map.serialize_entry(
-                family.as_str(),
-                &Family { last_updated, healthy: report.healthy },
-            )?;
-        }
-        map.end()
-    }
-}
-
 /// Returns the body. `lastUpdated` is the current time in a good answer, and the time of the last
 /// sync in a bad one.
 fn body(
@@ -185,12 +165,16 @@ fn body(
     now: Timestamp,
 ) -> String {
     let last_updated = if good { Some(now) } else { report.newest_update() };
+    let families = report.families.iter().map(|(family, found)| {
+        let last_updated = found.last_updated.to_string();
+        (family.as_str(), Family { last_updated, healthy: found.healthy })
+    });
     let body = Body {
         last_updated: last_updated.map_or_else(|| NEVER.to_owned(), |time| time.to_string()),
         current_time: now.to_string(),
         node_eligible: eligible,
         healthy,
-        status: Status(report),
+        status: families.collect(),
         silent_watches,
         problems: &report.problems,
     };

@@ -7,10 +7,11 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use switchyard::health::ProxyHealth;
 use switchyard_core::model::IpFamily;
+use switchyard_sources::kube::WatchHealth;
 
 use super::*;
 use crate::config::settings::FlagOnlySettings;
-use crate::observability::{http::get, metrics::Reload, watches::NoWatches};
+use crate::observability::{http::get, metrics::Reload};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -27,7 +28,7 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
         board: Arc::default(),
         health: Arc::new(ProxyHealth::new(Duration::from_secs(60))),
         table: Arc::clone(metrics.table_usage()),
-        watches: Arc::new(NoWatches),
+        watches: Arc::new(WatchHealth::new()),
         client: Default::default(),
         node: "node-1".to_owned(),
     };
