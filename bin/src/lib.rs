@@ -79,13 +79,20 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program with these arguments, the first of which is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let command = arguments.get(1).and_then(|word| word.to_str()).map(str::to_owned);
     let cli = match cli::parse(arguments) {
         Ok(cli) => cli,
         Err(EarlyExit::Help(text)) => return print(&text),
         Err(usage) => {
             // A failure to write to standard error cannot be reported anywhere.
             let _ = write!(io::stderr(), "{usage}");
-            return ExitCode::FAILURE;
+            // Not that of an answer.
+            return match command.as_deref() {
+                Some("explain" | "snapshot" | "top") => explain::NO_ANSWER.into(),
+                Some("doctor" | "verify") => verify::FAILED.into(),
+                _ => ExitCode::FAILURE,
+            };
         }
     };
     for notice in cli.flags.notices() {

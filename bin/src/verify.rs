@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The exit status if the tables were not compared.
-const FAILED: u8 = 3;
+pub const FAILED: u8 = 3;
 /// The comparisons with a running proxy after which a difference counts, if nothing has changed
 /// between the last two; the same where comparisons take long; the pause between two, in which the
 /// proxy may repair what another program has done; and the time after which no more are made.

@@ -41,10 +41,9 @@ use crate::{
     },
     printable::{ended, print_json},
     process,
+    verify::FAILED,
 };
 
-/// The exit status if the checks could not be made at all.
-const FAILED: u8 = 3;
 /// The longest time of a check, beyond which the report does without it.
 const LONGEST: Duration = Duration::from_secs(20);
 

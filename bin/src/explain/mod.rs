@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// The exit status if there is no answer, as for what is unknown.
-const NO_ANSWER: u8 = 4;
+pub const NO_ANSWER: u8 = 4;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]

@@ -29,12 +29,10 @@ use crate::{
         cli::{OutputFormat, TopArguments},
         flags::Flags,
     },
-    explain::{self, client, server::Request, top::Top},
+    explain::{self, NO_ANSWER, client, server::Request, top::Top},
     printable::{self, print_json},
 };
 
-/// The exit status if there is no answer.
-const NO_ANSWER: u8 = 4;
 /// The time that rates are measured over if the answer is printed once.
 const ONCE: Duration = Duration::from_secs(1);
 /// The most times that this is waited for.

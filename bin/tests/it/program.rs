@@ -128,8 +128,16 @@ fn what_is_not_a_flag_is_an_error() {
         ),
         (&["nonsense"], "unknown command \"nonsense\""),
         (&["--cleanup", "true"], "unknown command \"true\""),
+        (&["explain", "--no-such-flag"], "unknown flag: --no-such-flag"),
+        (&["verify", "more"], "unknown command \"more\""),
     ] {
-        let (out, err) = expect(1, arguments);
+        // No answer of these has it.
+        let status = match arguments[0] {
+            "explain" => 4,
+            "verify" => 3,
+            _ => 1,
+        };
+        let (out, err) = expect(status, arguments);
         assert_eq!(out, "");
         assert!(err.contains("Usage: switchyard"), "{arguments:?}: {err}");
         assert_eq!(err.lines().last(), Some(&*format!("Error: {message}")), "{arguments:?}");
