@@ -102,21 +102,43 @@ fn with_programs(directory: PathBuf) -> IptablesConfig {
     made
 }
 
+fn install(directory: &tempfile::TempDir, name: &str, script: &str) {
+    let path = directory.path().join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+}
+
+/// A node that is slow when the proxy starts has the family nevertheless, which a program that
+/// fails shows that it has not.
+#[test]
+fn a_family_is_kept_whose_program_does_not_end_in_time() {
+    in_namespace(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let version = "echo 'iptables v1.8.9 (nf_tables)'";
+        for (base, otherwise) in [("iptables", "exit 1"), ("ip6tables", "sleep 600")] {
+            let script = format!("[ $1 = --version ] || {otherwise}\n{version}");
+            install(&directory, base, &script);
+            install(&directory, &format!("{base}-save"), "true");
+            install(&directory, &format!("{base}-restore"), "true");
+        }
+        let mut config = with_programs(directory.path().into());
+        config.programs.limits.single = Duration::from_secs(3);
+        assert_eq!(families(&config).expect("both"), PerFamily { v4: true, v6: true });
+        install(&directory, "ip6tables", &format!("[ $1 = --version ] || exit 3\n{version}"));
+        assert_eq!(families(&config).expect("one"), PerFamily { v4: true, v6: false });
+    });
+}
+
 /// A program that never ends makes the sync fail, and does not hang it.
 #[test]
 fn a_sync_ends_though_a_program_hangs() {
     in_namespace(|| {
         let directory = tempfile::tempdir().expect("a directory");
-        let install = |name: &str, script: &str| {
-            let path = directory.path().join(name);
-            fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
-        };
         for base in ["iptables", "ip6tables"] {
-            install(base, "echo 'iptables v1.8.9 (nf_tables)'");
-            install(&format!("{base}-save"), "true");
+            install(&directory, base, "echo 'iptables v1.8.9 (nf_tables)'");
+            install(&directory, &format!("{base}-save"), "true");
             // The shell waits for a process that holds its output.
-            install(&format!("{base}-restore"), "sleep 600; true");
+            install(&directory, &format!("{base}-restore"), "sleep 600; true");
         }
         let mut proxier =
             IptablesProxier::new(with_programs(directory.path().into())).expect("they are there");

@@ -76,7 +76,8 @@ impl Tools {
     }
 
     /// Keeps the families whose tables can be read: a node may lack a family's kernel modules, or
-    /// the privilege to use them. Runs one program for each family.
+    /// the privilege to use them. A family whose program cannot be run now, or does not end in
+    /// time, is kept as well: syncs show what comes of it. Runs one program for each family.
     ///
     /// # Errors
     ///
@@ -85,12 +86,15 @@ impl Tools {
         let mut first = None;
         for family in IpFamily::ALL {
             let Some(programs) = self.get(family) else { continue };
-            if let Err(error) = programs.check(&["-t", "nat", "-n", "-L", PROBE]) {
-                let err = ErrorChain(&error);
-                tracing::info!(%family, %err, "iptables unavailable for an IP family");
-                *self.programs.get_mut(family) = None;
-                first.get_or_insert(error);
+            let Err(error) = programs.check(&["-t", "nat", "-n", "-L", PROBE]) else { continue };
+            let err = ErrorChain(&error);
+            if matches!(error, ToolError::TimedOut { .. } | ToolError::Run { .. }) {
+                tracing::warn!(%family, %err, "Could not ask whether iptables works for an IP family");
+                continue;
             }
+            tracing::info!(%family, %err, "iptables unavailable for an IP family");
+            *self.programs.get_mut(family) = None;
+            first.get_or_insert(error);
         }
         match first {
             Some(error) if self.iter().next().is_none() => Err(error),
@@ -197,7 +201,11 @@ impl InstalledPrograms {
             Some((flavour, alone))
         };
         let (flavour, families) = all
-            .or_else(|missing| IpFamily::ALL.into_iter().find_map(one).ok_or(missing))
+            .or_else(|missing| {
+                let one = IpFamily::ALL.into_iter().find_map(one).ok_or(missing.clone())?;
+                tracing::warn!(err = missing, "iptables is used for one IP family alone");
+                Ok(one)
+            })
             .map_err(|reason| MissingPrograms { reason })?;
         let programs = |family| match families.get(family) {
             true => self.get(flavour, family).cloned(),
