@@ -11,6 +11,7 @@ pub mod file;
 pub mod flags;
 pub mod gates;
 mod load;
+mod logging;
 mod manual;
 mod parse;
 pub mod quantity;

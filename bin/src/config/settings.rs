@@ -15,11 +15,11 @@ use crate::{
     config::{
         duration::GoDuration,
         error::ConfigError,
-        gates, parse, quantity,
+        gates, logging, parse,
         v1alpha1::{self, KubeProxyConfiguration},
         validate::WINUSERSPACE,
     },
-    klog::{LogConfig, LogFormat},
+    klog::LogConfig,
 };
 
 /// The modes of kube-proxy, and `userspace`, which it once had.
@@ -380,7 +380,7 @@ impl Settings {
                 metrics: listen(&config.metrics_bind_address)?,
                 bind_hard_fail: config.bind_address_hard_fail,
             },
-            log: log(&config.logging),
+            log: logging::settings(&config.logging),
             // With manifests, this may be a developer's machine, whose kernel's settings stay.
             conntrack: (flag_only.manifests.is_none() || flag_only.conntrack_was_named)
                 .then(|| conntrack(&config.conntrack, flag_only.conntrack_was_named)),
@@ -389,29 +389,6 @@ impl Settings {
             oom_score_adj: config.oom_score_adj.filter(|_| flag_only.manifests.is_none()),
             config_file: flag_only.config_file.clone(),
         })
-    }
-}
-
-/// The largest size of the log's buffer in bytes, whatever the configuration asks for.
-const LARGEST_BUFFER: f64 = 16_777_216.0;
-
-/// Parses `logging`, which passed validation.
-pub fn log(logging: &v1alpha1::Logging) -> LogConfig {
-    let format = if logging.format == "json" { LogFormat::Json } else { LogFormat::Text };
-    let vmodule = logging.vmodule.iter().map(|entry| (entry.file_pattern.clone(), entry.verbosity));
-    let options = match format {
-        LogFormat::Text => &logging.options.text,
-        LogFormat::Json => &logging.options.json,
-    };
-    LogConfig {
-        format,
-        verbosity: logging.verbosity,
-        vmodule: vmodule.collect(),
-        split_stream: options.split_stream,
-        // Validation passed, so this is a quantity.
-        info_buffer_size: quantity::parse(&options.info_buffer_size.0)
-            .map_or(0, |size| size.clamp(0.0, LARGEST_BUFFER) as usize),
-        flush_frequency: logging.flush_frequency.to_std(),
     }
 }
 

@@ -14,7 +14,6 @@ use crate::config::{
     duration::GoDuration,
     gates,
     parse::{NOT_A_CIDR, cluster_cidrs, listen_address},
-    quantity,
     release::PREVIOUS_MINORS,
     v1alpha1::{Conntrack, KubeProxyConfiguration},
 };
@@ -37,6 +36,13 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
+impl Invalid {
+    /// Returns these errors, if there are any.
+    pub(super) fn unless_empty(errors: Vec<String>) -> Result<(), Self> {
+        if errors.is_empty() { Ok(()) } else { Err(Self(errors)) }
+    }
+}
+
 /// The errors that were found so far, each with its path.
 #[derive(Default)]
 struct Errors(Vec<String>);
@@ -47,7 +53,7 @@ impl Errors {
     }
 
     fn result(self) -> Result<(), Invalid> {
-        if self.0.is_empty() { Ok(()) } else { Err(Invalid(self.0)) }
+        Invalid::unless_empty(self.0)
     }
 
     /// Adds an error about a value, which is written as in Go: texts quoted, numbers and durations
@@ -100,13 +106,6 @@ pub fn validate(
     addresses(config, &mut errors);
     local_traffic(config, &mut errors);
     conntrack(&config.conntrack, &mut errors);
-    errors.result()
-}
-
-/// Checks `logging` alone, which must be valid before the log can be started.
-pub fn validate_logging(config: &KubeProxyConfiguration) -> Result<(), Invalid> {
-    let mut errors = Errors::default();
-    logging(config, &mut errors);
     errors.result()
 }
 
@@ -178,58 +177,6 @@ fn ipvs(config: &KubeProxyConfiguration, errors: &mut Errors) {
         if parse_cidr(text).is_err() {
             let path = format!("KubeProxyIPVSConfiguration.ExcludeCIDRs[{index}]");
             errors.invalid_text(&path, text, NOT_A_CIDR);
-        }
-    }
-}
-
-fn logging(config: &KubeProxyConfiguration, errors: &mut Errors) {
-    // kube-proxy reports these errors below `logging`, without the prefix of the other errors.
-    let mut push = |path: &str, what: String| {
-        errors.0.push(format!("logging.{path}: {what}"));
-    };
-    let logging = &config.logging;
-    if !matches!(logging.format.as_str(), "text" | "json") {
-        push("format", format!("Invalid value: {:?}: Unsupported log format", logging.format));
-    }
-    if logging.flush_frequency <= GoDuration::ZERO {
-        let value = logging.flush_frequency;
-        push("flushFrequency", format!("Invalid value: {value}: Must be greater than zero"));
-    }
-    if logging.verbosity > i32::MAX as u32 {
-        let why = format!("Must be <= {}", i32::MAX);
-        push("verbosity", format!("Invalid value: {}: {why}", logging.verbosity));
-    }
-    let gate = |name| gates::is_on(&config.feature_gates, name);
-    if logging.format == "json" && !gate(gates::LOGGING_BETA) {
-        let why = "Log format json is disabled, see LoggingBetaOptions feature";
-        push("format", format!("Forbidden: {why}"));
-    }
-    for (format, options) in [("text", &logging.options.text), ("json", &logging.options.json)] {
-        let size = quantity::parse(&options.info_buffer_size.0);
-        if size.is_none() {
-            let value = &options.info_buffer_size.0;
-            let path = format!("options.{format}.infoBufferSize");
-            push(&path, format!("Invalid value: {value:?}: not a quantity"));
-        }
-        let why = "Forbidden: Feature LoggingAlphaOptions is disabled";
-        if options.split_stream && !gate(gates::LOGGING_ALPHA) {
-            push(&format!("options.{format}.splitStream"), why.into());
-        }
-        if size.is_some_and(|size| size != 0.0) && !gate(gates::LOGGING_ALPHA) {
-            push(&format!("options.{format}.infoBufferSize"), why.into());
-        }
-    }
-    if logging.format == "json" && !logging.vmodule.is_empty() {
-        push("vmodule", "Forbidden: Only supported for text log format".into());
-    }
-    for (index, entry) in logging.vmodule.iter().enumerate() {
-        let pattern = &entry.file_pattern;
-        let path = format!("vmodule[{index}].filePattern");
-        if pattern.is_empty() {
-            push(&path, "Required value: File pattern must not be empty".into());
-        } else if pattern.contains(['=', ',']) {
-            let why = "File pattern must not contain equal signs or commas";
-            push(&path, format!("Invalid value: {pattern:?}: {why}"));
         }
     }
 }

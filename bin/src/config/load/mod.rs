@@ -26,7 +26,7 @@ use crate::{
         error::ConfigError,
         file,
         flags::{FlagValue, Flags},
-        gates,
+        gates, logging,
         settings::{self, ConfigFile, FlagOnlySettings, NftTransport, Settings, UserspaceSettings},
         v1alpha1::{self, KubeProxyConfiguration},
         validate, version,
@@ -87,8 +87,8 @@ pub fn load(flags: &Flags, modes: &[Mode]) -> Result<Loaded, ConfigError> {
 pub fn complete(flags: &Flags, modes: &[Mode]) -> Result<Completed, ConfigError> {
     let Layered { config, flag_only, mut warnings } = layered(flags)?;
     warnings.extend(gates::check(&config.feature_gates)?);
-    validate::validate_logging(&config).map_err(ConfigError::Logging)?;
-    let (log, modes) = (settings::log(&config.logging), modes.to_vec());
+    logging::validate(&config).map_err(ConfigError::Logging)?;
+    let (log, modes) = (logging::settings(&config.logging), modes.to_vec());
     Ok(Completed { log, config, warnings, flag_only, modes })
 }
 
@@ -134,7 +134,7 @@ pub fn log_flags(flags: &Flags) -> LogConfig {
         verbosity: flags.number("v").and_then(|v| v.try_into().ok()).unwrap_or(0),
         ..Default::default()
     };
-    settings::log(&logging)
+    logging::settings(&logging)
 }
 
 /// The file, the defaults and the flags, joined.
