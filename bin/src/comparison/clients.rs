@@ -13,7 +13,7 @@ use std::{
 use switchyard_core::{model::ServicePortId, state::PoolKind};
 use switchyard_kernel::nftables::bytecode::{Budget, Domain, End, Fate, Memory, Packets, Program};
 
-use super::objects::{Asked, Class};
+use super::asked::{Asked, Class};
 
 /// An endpoint's address, as a number, and port.
 type Address = (u128, u16);

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use switchyard_core::{model::LbAlgorithm, state::Pool};
 use switchyard_kernel::nftables::bytecode::{Choice, End, Fate, PacketField, Program};
 
-use super::objects::{Asked, Class, Objects};
+use super::{
+    asked::{Asked, Class},
+    objects::Objects,
+};
 
 const HAIRPIN: &str = "kube-proxy masquerades endpoints only whose slice names the node";
 const ALGORITHM: &str = "kube-proxy draws at random, whatever the algorithm";

@@ -4,6 +4,7 @@
 //! they should do. [`clients`] compares what becomes of clients that are remembered. None knows the layout
 //! of the tables.
 
+mod asked;
 pub mod clients;
 pub mod kube_proxy;
 pub mod objects;

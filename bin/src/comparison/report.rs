@@ -16,9 +16,10 @@ use switchyard_kernel::nftables::{
 };
 
 use super::{
+    asked::{Asked, Class},
     clients::{Clients, Tried},
     kube_proxy,
-    objects::{Asked, Class, Objects},
+    objects::Objects,
 };
 
 /// The most differences that a report has, beside the first one of each Service; others are
