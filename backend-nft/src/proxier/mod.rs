@@ -519,10 +519,6 @@ impl Proxier for NftProxier {
         delete_tables(&self.config, self.transport.as_mut())
     }
 
-    fn netlink_ports(&self) -> &[u32] {
-        &self.own_ports
-    }
-
     fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
         // Commits of other programs look like those of a program that this backend runs.
         if self.own_ports.is_empty() {

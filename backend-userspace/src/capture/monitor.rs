@@ -6,10 +6,7 @@ use std::future::pending;
 
 use async_trait::async_trait;
 use switchyard_core::proxier::{ExternalChange, Monitor, ProxierError, changed_beneath_or};
-use switchyard_kernel::{
-    nftables::netlink::Listener,
-    route::{AddressAnnouncements, DeliveryAnnouncements, SharedAddresses},
-};
+use switchyard_kernel::route::{AddressAnnouncements, SharedAddresses};
 
 use super::{DEVICE, failed};
 
@@ -18,7 +15,7 @@ use super::{DEVICE, failed};
 pub(crate) struct DeviceMonitor {
     rules: Option<Box<dyn Monitor>>,
     device: AddressAnnouncements,
-    answers: Option<(Option<Listener>, DeliveryAnnouncements)>,
+    answers: Option<Box<dyn Monitor>>,
 }
 
 impl DeviceMonitor {
@@ -27,7 +24,7 @@ impl DeviceMonitor {
     }
 
     /// Watches the rules for answers as well.
-    pub(crate) fn with_answers(self, answers: (Option<Listener>, DeliveryAnnouncements)) -> Self {
+    pub(crate) fn with_answers(self, answers: Box<dyn Monitor>) -> Self {
         Self { answers: Some(answers), ..self }
     }
 }
@@ -36,16 +33,9 @@ impl DeviceMonitor {
 impl Monitor for DeviceMonitor {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
         let of_answers = async {
-            let Some((table, delivery)) = &mut self.answers else { return pending().await };
-            let table = async {
-                match table {
-                    Some(table) => table.changed().await.map(drop),
-                    None => pending().await,
-                }
-            };
-            tokio::select! {
-                changed = table => changed,
-                is_deleted = delivery.is_deleted() => is_deleted,
+            match &mut self.answers {
+                Some(answers) => answers.externally_changed().await.map(drop),
+                None => pending().await,
             }
         };
         let others = async {
@@ -53,9 +43,7 @@ impl Monitor for DeviceMonitor {
                 differs = self.device.differs() => {
                     differs.map_err(failed("cannot watch the addresses of the device"))
                 }
-                changed = of_answers => {
-                    changed.map_err(failed("cannot watch the rules for answers to clients"))
-                }
+                changed = of_answers => changed,
             }
         };
         changed_beneath_or(&mut self.rules, others).await

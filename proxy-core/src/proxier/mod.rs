@@ -96,12 +96,6 @@ pub trait Proxier: Send {
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         None
     }
-
-    /// The netlink ports from which the backend commits, as far as they are fixed, for listeners
-    /// that leave out what it announces of itself.
-    fn netlink_ports(&self) -> &[u32] {
-        &[]
-    }
 }
 
 /// Whether there are connections now that a backend forwards.
@@ -143,10 +137,6 @@ impl Proxier for Box<dyn Proxier> {
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         (**self).monitor()
-    }
-
-    fn netlink_ports(&self) -> &[u32] {
-        (**self).netlink_ports()
     }
 }
 

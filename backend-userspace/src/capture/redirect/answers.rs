@@ -5,23 +5,29 @@
 //! for such a socket of this node, and a rule of the routing policy has what is marked delivered
 //! here (`Documentation/networking/tproxy.rst` of the kernel). Both are the same for all Services.
 
-use std::{error::Error, fs};
+use std::{
+    error::Error,
+    fs,
+    future::pending,
+    sync::{Arc, Mutex, PoisonError},
+};
 
+use async_trait::async_trait;
 use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, PerFamily},
-    proxier::ProxierError,
+    proxier::{ExternalChange, Monitor, ProxierError},
 };
 use switchyard_kernel::{
     nftables::{
         BaseChain, ChainKind, Elements, Family, Hook, Rule, Statement, Table, Transaction,
-        Transport, Verdict,
+        Transport, TransportError, Verdict,
         netlink::{Listener, NetlinkTransport},
     },
     route::{DeliveryAnnouncements, LocalDelivery},
 };
 
-use super::table;
+use super::table as tables;
 use crate::capture::failed;
 
 /// The table, in each family.
@@ -44,28 +50,63 @@ pub(super) struct Answers {
     /// `None` until it can be opened.
     transport: Option<NetlinkTransport>,
     /// The results that were logged last.
-    known: PerFamily<Option<bool>>,
+    known: Arc<Mutex<PerFamily<Option<bool>>>>,
+}
+
+/// The monitor of the rules of both families.
+pub(super) struct AnswersMonitor {
+    /// `None` where nftables cannot be reached.
+    table: Option<(Listener, NetlinkTransport)>,
+    delivery: DeliveryAnnouncements,
+    mark: u32,
+    known: Arc<Mutex<PerFamily<Option<bool>>>>,
+}
+
+#[async_trait]
+impl Monitor for AnswersMonitor {
+    /// Announcements that are lost, as with a large commit of the rules beneath, are no change if
+    /// the rules are there.
+    async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
+        let Self { table: announced, delivery, mark, known } = self;
+        let altered = async {
+            let Some((listener, transport)) = announced else { return pending().await };
+            loop {
+                listener.changed().await?;
+                let known = *known.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut held = IpFamily::ALL.into_iter().filter(|f| *known.get(*f) == Some(true));
+                let rules = rules(*mark);
+                let mut has_rules = |family| has_rules(transport, &table(family), &rules);
+                if !held.all(|family| has_rules(family).is_ok_and(|held| held == Some(true))) {
+                    return Ok(());
+                }
+            }
+        };
+        let changed = tokio::select! {
+            changed = altered => changed,
+            is_deleted = delivery.is_deleted() => is_deleted,
+        };
+        changed.map_err(failed("cannot watch the rules for answers to clients"))?;
+        Ok(ExternalChange::Suspected)
+    }
 }
 
 impl Answers {
     pub(super) fn new(mark: u32) -> Self {
         let transport = NetlinkTransport::open().ok();
-        Self { delivery: delivery(mark), transport, known: PerFamily::default() }
+        Self { delivery: delivery(mark), transport, known: Arc::default() }
     }
 
-    /// Makes listeners to what is announced of the table, where nftables can be reached, and of the
-    /// rule of the routing policy and its route. The kernel does not wake the listener for what the
-    /// rules beneath commit from these ports: a large commit would take its whole buffer, and look
-    /// like lost changes of another program.
-    pub(super) fn announcements(
-        &self,
-        beneath: &[u32],
-    ) -> (Option<Listener>, DeliveryAnnouncements) {
-        let own = self.transport.iter().filter_map(Transport::port);
-        let own: Vec<u32> = own.chain(beneath.iter().copied()).collect();
-        let tables = IpFamily::ALL.map(|family| Table::new(Family::from(family), TABLE));
-        let table = Listener::open(&own, tables.into()).ok();
-        (table, DeliveryAnnouncements::new(&self.delivery))
+    /// Makes a monitor, which watches the rule of the routing policy and its route, and the table
+    /// where nftables can be reached.
+    pub(super) fn monitor(&self) -> AnswersMonitor {
+        let own: Vec<u32> = self.transport.iter().filter_map(Transport::port).collect();
+        let listener = Listener::open(&own, IpFamily::ALL.map(table).into()).ok();
+        AnswersMonitor {
+            table: listener.zip(NetlinkTransport::open().ok()),
+            delivery: DeliveryAnnouncements::new(&self.delivery),
+            mark: self.delivery.mark,
+            known: Arc::clone(&self.known),
+        }
     }
 
     /// Adds what is missing. Returns the families in which answers reach the proxy; others are
@@ -76,7 +117,12 @@ impl Answers {
                 return false;
             }
             let result = ensure(&mut self.transport, &self.delivery, family);
-            let known = self.known.get_mut(family).replace(result.is_ok());
+            let known = self
+                .known
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_mut(family)
+                .replace(result.is_ok());
             match &result {
                 Err(error) if known != Some(false) => {
                     let err = ErrorChain(&**error);
@@ -97,6 +143,35 @@ fn delivery(mark: u32) -> LocalDelivery {
     LocalDelivery { mark, mask: MASK, table, priority }
 }
 
+fn table(family: IpFamily) -> Table {
+    Table::new(Family::from(family), TABLE)
+}
+
+/// The rules: what other programs have marked for their own transparent sockets is theirs.
+fn rules(mark: u32) -> [Rule; 2] {
+    [
+        Rule::new([Statement::MarkSet(MASK), Statement::Verdict(Verdict::Accept)]),
+        Rule::new([Statement::SocketTransparent, Statement::MarkOr(mark)]),
+    ]
+}
+
+/// Whether a table has the rules; `None` if there is no table.
+fn has_rules(
+    transport: &mut NetlinkTransport,
+    table: &Table,
+    rules: &[Rule],
+) -> Result<Option<bool>, TransportError> {
+    let held = transport.read(table, Elements::Omit)?;
+    transport.release();
+    Ok(held.map(|held| {
+        let chain = held.chains.get(CHAIN.0).filter(|_| !held.dormant);
+        chain.is_some_and(|chain| {
+            let fingerprints = rules.iter().map(|rule| Some(rule.fingerprint(table.family)));
+            chain.rules.iter().map(|rule| rule.fingerprint).eq(fingerprints)
+        })
+    }))
+}
+
 fn ensure(
     transport: &mut Option<NetlinkTransport>,
     delivery: &LocalDelivery,
@@ -113,21 +188,10 @@ fn ensure(
         Some(transport) => transport,
         None => transport.insert(NetlinkTransport::open()?),
     };
-    let table = Table::new(Family::from(family), TABLE);
-    // What other programs have marked for their own transparent sockets is theirs.
-    let rules = [
-        Rule::new([Statement::MarkSet(MASK), Statement::Verdict(Verdict::Accept)]),
-        Rule::new([Statement::SocketTransparent, Statement::MarkOr(delivery.mark)]),
-    ];
+    let (table, rules) = (table(family), rules(delivery.mark));
     let (name, hook, priority) = CHAIN;
-    let held = transport.read(&table, Elements::Omit)?;
-    transport.release();
-    let chain = held.as_ref().and_then(|held| held.chains.get(name).filter(|_| !held.dormant));
-    let is_held = chain.is_some_and(|chain| {
-        let fingerprints = rules.iter().map(|rule| Some(rule.fingerprint(table.family)));
-        chain.rules.iter().map(|rule| rule.fingerprint).eq(fingerprints)
-    });
-    if !is_held {
+    let held = has_rules(transport, &table, &rules)?;
+    if held != Some(true) {
         let mut transaction = Transaction::new();
         if held.is_some() {
             transaction.delete_table(&table);
@@ -154,6 +218,40 @@ pub(super) fn clean_up() -> Result<(), ProxierError> {
 fn remove(family: IpFamily) -> Result<(), Box<dyn Error + Send + Sync>> {
     // By any mark.
     let routing = delivery(0).remove(family);
-    table::remove(TABLE, family)?;
+    tables::remove(TABLE, family)?;
     Ok(routing?)
+}
+
+#[cfg(test)]
+mod kernel_tests {
+    use std::time::Duration;
+
+    use test_netns::{in_namespace, run, run_with};
+    use tokio::{runtime::Builder, time::timeout};
+
+    use super::*;
+
+    #[test]
+    fn lost_announcements_are_no_change() {
+        in_namespace(|| {
+            run("ip link set lo up");
+            let mut answers = Answers::new(0x1800);
+            let both = PerFamily { v4: true, v6: true };
+            assert_eq!(answers.ensure(both), both);
+            let mut monitor = answers.monitor();
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let mut is_noticed = || {
+                let changed = async {
+                    timeout(Duration::from_millis(200), monitor.externally_changed()).await
+                };
+                runtime.block_on(changed).is_ok()
+            };
+            let rules = "-A many -s 192.0.2.1 -j RETURN\n".repeat(80_000);
+            let many = format!("*filter\n:many - [0:0]\n{rules}COMMIT\n");
+            run_with("iptables-nft-restore", &many);
+            assert!(!is_noticed());
+            run("nft delete table ip switchyard-answers");
+            assert!(is_noticed());
+        });
+    }
 }

@@ -333,8 +333,7 @@ impl Capture for Redirect {
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         let monitor = DeviceMonitor::new(self.rules.monitor(), &self.bound);
-        let answers = self.answers.announcements(self.rules.netlink_ports());
-        Some(Box::new(monitor.with_answers(answers)))
+        Some(Box::new(monitor.with_answers(Box::new(self.answers.monitor()))))
     }
 }
 
