@@ -42,6 +42,7 @@ pub(crate) struct State {
     pub(crate) streaming_lists: bool,
     pub(crate) drops_fields: bool,
     pub(crate) progress_requests: bool,
+    pub(crate) watches_end_at_once: bool,
     pub(crate) omits_versions: bool,
     pub(crate) page_size: Option<u64>,
     forbidden: BTreeSet<Resource>,
@@ -175,6 +176,11 @@ impl Faults {
     /// meantime.
     pub fn withhold_list_ends(&self, withhold: bool) {
         self.ends_withheld.send_replace(withhold);
+    }
+
+    /// Whether watches from a version end as soon as they begin, as during a server's shutdown.
+    pub fn end_watches_at_once(&self, end: bool) {
+        self.lock().watches_end_at_once = end;
     }
 
     /// Whether requests are read, and stay without an answer, even without its head.
