@@ -10,7 +10,8 @@
 //! (`nf_tables_setelem_notify`), of which this program is one, and keeps all until the commit ends.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet, VecDeque, binary_heap::PeekMut},
     iter::Peekable,
     mem,
     time::Duration,
@@ -241,19 +242,21 @@ impl Queues {
                 queue.extend(SetQueue::new(set, family, deleted, added));
             }
         }
-        Self { family, queues: queues.into_iter().map(Queue).collect(), guarded }
+        let queues = queues.into_iter().map(|sets| Queue::new(sets, family)).collect();
+        Self { family, queues, guarded }
     }
 
     /// Takes the deletions of elements out of the part that tidies up.
     fn of_surplus(last: &mut Changes, family: Family) -> Self {
         let deleted = mem::take(&mut last.delete_elements).into_iter();
         let sets = deleted.filter_map(|(set, keys)| SetQueue::new(set, family, keys, Vec::new()));
-        Self { family, queues: [Queue(sets.collect())].into(), guarded: HashSet::new() }
+        let queues = [Queue::new(sets.collect(), family)].into();
+        Self { family, queues, guarded: HashSet::new() }
     }
 
     /// The rank of the next change; `None` if there is none.
     fn rank(&mut self) -> Option<usize> {
-        while self.queues.front_mut()?.first(self.family).is_none() {
+        while self.queues.front()?.first().is_none() {
             self.queues.pop_front();
         }
         RANKS.checked_sub(self.queues.len())
@@ -261,7 +264,7 @@ impl Queues {
 
     /// Moves what is urgent to other changes.
     fn take_urgent(&mut self, changes: &mut Changes) {
-        for set in self.queues.drain(..URGENT_RANKS).flat_map(|queue| queue.0) {
+        for set in self.queues.drain(..URGENT_RANKS).flat_map(|queue| queue.sets) {
             changes.add_elements.entry(set.set).or_default().extend(set.added);
         }
     }
@@ -272,7 +275,7 @@ impl Queues {
         let mut changes = Changes::default();
         let (mut taken, mut last) = (0, None);
         while let Some(queue) = self.queues.front_mut()
-            && let Some(place) = queue.first(self.family)
+            && let Some(place) = queue.first()
         {
             let is_guarded = self.guarded.contains(&place.frontend);
             let may_end = |last: Place| place.may_follow_in_another(&last, is_guarded);
@@ -288,26 +291,35 @@ impl Queues {
 }
 
 /// Changes of elements that have the same urgency.
-struct Queue(Vec<SetQueue>);
+struct Queue {
+    sets: Vec<SetQueue>,
+    /// The first place of each set that has one, and the set's index.
+    firsts: BinaryHeap<Reverse<(Place, usize)>>,
+}
 
 impl Queue {
-    fn first(&mut self, family: Family) -> Option<Place> {
-        self.0.iter_mut().filter_map(|set| set.first(family)).min()
+    fn new(mut sets: Vec<SetQueue>, family: Family) -> Self {
+        let firsts = sets.iter_mut().enumerate();
+        let firsts =
+            firsts.filter_map(|(index, set)| Some(Reverse((set.first(family)?, index)))).collect();
+        Self { sets, firsts }
     }
 
-    /// Takes all changes at a place; returns how many.
+    fn first(&self) -> Option<Place> {
+        self.firsts.peek().map(|Reverse((place, _))| *place)
+    }
+
+    /// Takes all changes at a place, which is the first; returns how many.
     fn take(&mut self, place: Place, family: Family, changes: &mut Changes) -> usize {
         let mut taken = 0;
-        for queue in &mut self.0 {
-            let set = queue.set;
-            let is_here = |key: Key| Place::new(set, family, key) == place;
-            if let Some(key) = queue.deleted.next_if(|key| is_here(*key)) {
-                changes.delete_element(set, key);
-                taken += 1;
-            }
-            if let Some(element) = queue.added.next_if(|element| is_here(element.key)) {
-                changes.add_element(set, element);
-                taken += 1;
+        while let Some(mut first) = self.firsts.peek_mut()
+            && first.0.0 == place
+        {
+            let queue = &mut self.sets[first.0.1];
+            taken += queue.take(place, family, changes);
+            match queue.first(family) {
+                Some(next) => first.0.0 = next,
+                None => _ = PeekMut::pop(first),
             }
         }
         taken
@@ -340,6 +352,18 @@ impl SetQueue {
         }
         let (deleted, added) = (deleted.into_iter().peekable(), added.into_iter().peekable());
         Some(Self { set, deleted, added })
+    }
+
+    /// Takes the changes at a place; returns how many.
+    fn take(&mut self, place: Place, family: Family, changes: &mut Changes) -> usize {
+        let set = self.set;
+        let is_here = |key: Key| Place::new(set, family, key) == place;
+        let deleted = self.deleted.next_if(|key| is_here(*key));
+        let added = self.added.next_if(|element| is_here(element.key));
+        let taken = usize::from(deleted.is_some()) + usize::from(added.is_some());
+        deleted.into_iter().for_each(|key| changes.delete_element(set, key));
+        added.into_iter().for_each(|element| changes.add_element(set, element));
+        taken
     }
 
     fn first(&mut self, family: Family) -> Option<Place> {
