@@ -248,38 +248,42 @@ async fn a_snapshot_answers_as_the_proxy() {
     thread::spawn(asking).join().unwrap();
 }
 
+/// A sync that changed a port of a Service.
+fn sync(at: &str, service: &str, port: &str, is_added: bool) -> Sync {
+    let address = vec!["10.1.0.1:8080".parse().unwrap()];
+    let (added, removed) = if is_added { (address, Vec::new()) } else { (Vec::new(), address) };
+    Sync {
+        at: at.to_owned(),
+        milliseconds: 1.0,
+        latency_milliseconds: Some(2.0),
+        error: None,
+        is_first: false,
+        changed: 1,
+        ports: vec![ChangedPort {
+            service: service.to_owned(),
+            port: port.to_owned(),
+            added,
+            removed,
+            trigger_milliseconds: Some(5.0),
+        }],
+    }
+}
+
 #[test]
 fn the_last_change_of_a_service_is_in_the_kernel_and_none_where_it_may_be_forgotten() {
     let history = History::default();
-    let sync = |at: &str, service: &str, changed: usize, error: Option<&str>| {
-        let port = ChangedPort {
-            service: service.to_owned(),
-            port: service.to_owned(),
-            added: vec!["10.1.0.1:80".parse().unwrap()],
-            removed: Vec::new(),
-            trigger_milliseconds: Some(5.0),
-        };
-        history.add(Sync {
-            at: at.to_owned(),
-            milliseconds: 1.0,
-            latency_milliseconds: Some(2.0),
-            error: error.map(str::to_owned),
-            is_first: false,
-            changed,
-            ports: vec![port],
-        });
-    };
+    let sync = |at, service| sync(at, service, service, true);
     let last = || history.last_change(Some("ns/web")).map(|change| change.at);
     assert_eq!(last(), None);
-    sync("first", "ns/web", 1, None);
-    sync("other", "ns/api", 1, None);
-    sync("failed", "ns/web", 1, Some("no space left"));
+    history.add(sync("first", "ns/web"));
+    history.add(sync("other", "ns/api"));
+    history.add(Sync { error: Some("no space left".to_owned()), ..sync("failed", "ns/web") });
     assert_eq!(last().as_deref(), Some("first"));
     let change = history.last_change(Some("ns/web")).unwrap();
     assert_eq!((change.added.len(), change.latency_milliseconds), (1, Some(2.0)));
-    sync("many", "ns/api", 2, None);
+    history.add(Sync { changed: 2, ..sync("many", "ns/api") });
     assert_eq!(last(), None, "the second port is not remembered");
-    sync("again", "ns/web", 2, None);
+    history.add(Sync { changed: 2, ..sync("again", "ns/web") });
     assert_eq!(last().as_deref(), Some("again"));
     assert_eq!(history.last_change(None), None);
 }
@@ -290,25 +294,7 @@ fn an_endpoint_is_used_or_left_out_since_the_last_sync_that_changed_it() {
     let age = |syncs: &[(&str, bool)]| {
         let history = History::default();
         for (at, is_added) in syncs {
-            let address = vec!["10.1.0.1:8080".parse().unwrap()];
-            let (added, removed) =
-                if *is_added { (address, Vec::new()) } else { (Vec::new(), address) };
-            let port = ChangedPort {
-                service: "ns/web".to_owned(),
-                port: "ns/web:http (TCP, IPv4)".to_owned(),
-                added,
-                removed,
-                trigger_milliseconds: None,
-            };
-            history.add(Sync {
-                at: (*at).to_owned(),
-                milliseconds: 1.0,
-                latency_milliseconds: None,
-                error: None,
-                is_first: false,
-                changed: 1,
-                ports: vec![port],
-            });
+            history.add(sync(at, "ns/web", "ns/web:http (TCP, IPv4)", *is_added));
         }
         let mut answer = explain(&"ns/web".parse().unwrap(), &tracker());
         history.show_ages(&mut answer, now);

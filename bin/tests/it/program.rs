@@ -267,29 +267,31 @@ fn a_configuration_that_is_no_good_is_logged() {
 }
 
 #[test]
-fn manifests_are_rendered_in_nfts_syntax() {
+fn manifests_are_rendered_in_nfts_syntax_as_configured() {
     let directory = directory(MANIFESTS);
-    let (out, err) = render(directory.path(), &["--cluster-cidr=10.0.0.0/16"]);
-    assert_eq!(err, "");
-    assert!(out.contains("table ip kube-proxy"), "{out}");
-    for text in ["10.96.0.10", "10.0.0.5", "10.0.0.6", "30080", "192.0.2.1", "10.0.0.0/16"] {
-        assert!(out.contains(text), "{text} is not in\n{out}");
+    let render = |arguments: &[&str]| {
+        let (out, err) = render(directory.path(), arguments);
+        assert_eq!(err, "");
+        out
+    };
+    let usual = render(&["--cluster-cidr=10.0.0.0/16"]);
+    for text in [
+        "table ip kube-proxy",
+        "10.96.0.10",
+        "10.0.0.5",
+        "10.0.0.6",
+        "30080",
+        "192.0.2.1",
+        "10.0.0.0/16",
+        "0x4000",
+    ] {
+        assert!(usual.contains(text), "{text} is not in\n{usual}");
     }
-    assert_eq!(render(directory.path(), &["--cluster-cidr=10.0.0.0/16"]).0, out, "it is the same");
-}
-
-#[test]
-fn masquerading_is_rendered_as_configured() {
-    let directory = directory(MANIFESTS);
-    let render = |arguments: &[&str]| render(directory.path(), arguments).0;
-    let usual = render(&[]);
-    let all = render(&["--masquerade-all"]);
-    let other_bit = render(&["--iptables-masquerade-bit=5"]);
-    assert!(!usual.contains("0x20"), "{usual}");
-    assert_ne!(all, usual);
     // The bit, and nothing else: every rule that tests, sets or clears the mark.
-    assert!(usual.contains("0x4000"), "{usual}");
+    let other_bit = render(&["--cluster-cidr=10.0.0.0/16", "--iptables-masquerade-bit=5"]);
+    assert!(!usual.contains("0x20"), "{usual}");
     assert_eq!(other_bit, usual.replace("0x4000", "0x20"));
+    assert_ne!(render(&["--cluster-cidr=10.0.0.0/16", "--masquerade-all"]), usual);
 }
 
 #[test]
