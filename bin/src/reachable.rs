@@ -55,8 +55,9 @@ fn replace(file: &Path, rows: &[Reachable]) -> io::Result<()> {
     new.push(".new");
     let mut text = serde_json::to_string_pretty(rows)?;
     text.push('\n');
-    fs::write(&new, text)?;
-    fs::rename(&new, file)
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+    fs::write(&new, text).and_then(|()| fs::rename(&new, file)).map_err(named)
 }
 
 /// Writes a line for each row that differs from what was printed.
@@ -134,5 +135,7 @@ mod tests {
             assert_eq!(read, serde_json::to_value(&rows).unwrap());
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left");
+        let error = replace(Path::new("/no/where"), &[]).unwrap_err().to_string();
+        assert!(error.starts_with("/no/where: No such file"), "{error}");
     }
 }
