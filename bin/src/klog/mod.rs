@@ -79,10 +79,9 @@ impl fmt::Debug for Log {
 /// Starts this process's log. Only a program's `main` should call it, once: the log takes the
 /// events of every thread.
 pub fn start(config: &LogConfig) -> Result<Log, LogError> {
-    let streams = Streams::new(config);
+    let streams = Streams::open(config)?;
     let (subscriber, filter) = with_handle(config, streams.clone());
     tracing::subscriber::set_global_default(subscriber)?;
-    streams.flush_every(config.flush_frequency)?;
     Ok(Log { filter, streams })
 }
 

@@ -6,7 +6,6 @@ use std::{
     io::{self, BufWriter, Write},
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
 };
 
 use tracing::{Level, Metadata};
@@ -45,14 +44,15 @@ pub(crate) enum Line {
 }
 
 impl Streams {
-    /// The streams that the configuration asks for.
-    pub(crate) fn new(config: &LogConfig) -> Self {
+    /// Opens the streams that the configuration asks for. If lines are buffered, a thread writes
+    /// those that wait once in each period.
+    pub(crate) fn open(config: &LogConfig) -> io::Result<Self> {
         Self::writing_to(config, Box::new(io::stdout()))
     }
 
-    fn writing_to(config: &LogConfig, output: Output) -> Self {
+    fn writing_to(config: &LogConfig, output: Output) -> io::Result<Self> {
         if !config.split_stream {
-            return Self::Joined;
+            return Ok(Self::Joined);
         }
         // klog's text format treats warnings as errors. Its JSON has no warnings.
         let errors = match config.format {
@@ -61,7 +61,18 @@ impl Streams {
         };
         let size = config.info_buffer_size;
         let lines = Arc::new(Mutex::new(BufWriter::with_capacity(size, output)));
-        Self::Split { errors, info: Info { lines, is_buffered: size > 0 } }
+        let streams = Self::Split { errors, info: Info { lines, is_buffered: size > 0 } };
+        if size > 0 {
+            let (waiting, period) = (streams.clone(), config.flush_frequency);
+            let flush = move || {
+                loop {
+                    thread::sleep(period);
+                    waiting.flush();
+                }
+            };
+            thread::Builder::new().name("log-flush".into()).spawn(flush)?;
+        }
+        Ok(streams)
     }
 
     /// Writes the lines that wait.
@@ -70,21 +81,6 @@ impl Streams {
             // There is no other place to report a failure of the log.
             let _ = info.locked(Write::flush);
         }
-    }
-
-    /// Starts a thread that writes the lines that wait once every `period`, if lines are buffered.
-    pub(crate) fn flush_every(&self, period: Duration) -> io::Result<()> {
-        let Self::Split { info: Info { is_buffered: true, .. }, .. } = self else {
-            return Ok(());
-        };
-        let streams = self.clone();
-        let flush = move || {
-            loop {
-                thread::sleep(period);
-                streams.flush();
-            }
-        };
-        thread::Builder::new().name("log-flush".into()).spawn(flush).map(drop)
     }
 }
 
@@ -136,6 +132,8 @@ impl Write for Line {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::klog::tests::Sink;
 
@@ -143,7 +141,7 @@ mod tests {
     fn reach(format: LogFormat, split_stream: bool, info_buffer_size: usize) -> [usize; 2] {
         let config = LogConfig { format, split_stream, info_buffer_size, ..LogConfig::default() };
         let sink = Sink::default();
-        let streams = Streams::writing_to(&config, Box::new(sink.clone()));
+        let streams = Streams::writing_to(&config, Box::new(sink.clone())).unwrap();
         let lines = || sink.0.lock().unwrap().split(|byte| *byte == b'\n').count() - 1;
         let log = || {
             tracing::info!("one");
@@ -168,10 +166,11 @@ mod tests {
     #[test]
     fn lines_wait_no_longer_than_the_period() {
         let (split_stream, info_buffer_size) = (true, 1 << 16);
-        let config = LogConfig { split_stream, info_buffer_size, ..LogConfig::default() };
+        let flush_frequency = Duration::from_millis(1);
+        let config =
+            LogConfig { split_stream, info_buffer_size, flush_frequency, ..Default::default() };
         let sink = Sink::default();
-        let streams = Streams::writing_to(&config, Box::new(sink.clone()));
-        streams.flush_every(Duration::from_millis(1)).unwrap();
+        let streams = Streams::writing_to(&config, Box::new(sink.clone())).unwrap();
         let subscriber = crate::klog::subscriber(&config, streams);
         tracing::subscriber::with_default(subscriber, || tracing::info!("one"));
         test_netns::wait::until("the line is written", || !sink.0.lock().unwrap().is_empty());

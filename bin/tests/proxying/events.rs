@@ -6,7 +6,7 @@ use api_standin::load;
 use serde_json::{Value, json};
 
 use crate::{
-    namespace::{HEALTH, METRICS, Program},
+    namespace::{HEALTH, METRICS, Program, put_program},
     standin::{Cluster, NODE, run},
 };
 
@@ -87,7 +87,10 @@ fn starts_and_ports_in_use_are_events() {
 
 #[test]
 fn another_mode_than_ipvs_is_an_event() {
-    run(|namespace| async move {
+    run(|mut namespace| async move {
+        let programs = tempfile::tempdir().unwrap();
+        put_program(programs.path(), "modprobe", "echo \"$@\" >>$0.asked; exit 1");
+        namespace.0.add_programs(programs.path());
         let cluster = Cluster::start().await;
         let mut command = namespace.without_ipvs(Path::new(env!("CARGO_BIN_EXE_switchyard")));
         command.args(cluster.arguments()).arg("--proxy-mode=ipvs");
@@ -97,6 +100,8 @@ fn another_mode_than_ipvs_is_an_event() {
         assert_eq!(replaced["regarding"]["name"], NODE);
         let note = replaced["note"].as_str().unwrap();
         assert!(note.starts_with("ipvs cannot be used on this node: "), "{note}");
+        let asked = fs::read_to_string(programs.path().join("modprobe.asked")).unwrap();
+        assert_eq!(asked, "-q ip_vs\n");
         let (_, log) = program.terminate();
         let warned = |line: &str| line.starts_with('W') && line.contains(note);
         assert!(log.lines().any(warned), "{log}");
