@@ -117,11 +117,12 @@ impl Proxier for UserspaceProxier {
     }
 
     fn forwards(&self) -> Option<Forwards> {
-        Some(Box::new(self.forwarder.streams()))
+        let (streams, pause) = (self.forwarder.streams(), self.capture.pause());
+        Some(Forwards { are_there: Box::new(streams), pause })
     }
 
     fn drain(&mut self, limit: Duration) {
-        self.capture.pause();
+        (self.capture.pause())();
         self.forwarder.drain(limit);
     }
 

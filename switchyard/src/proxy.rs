@@ -160,7 +160,7 @@ impl Proxy {
     /// forwards go on until they end, at most for a time. New ones are accepted, and inputs synced,
     /// until then, or until the last tenth of the time: a successor may start only when the program
     /// has ended. The proxy is not healthy any more. Blocks until the end. A sync that is under way
-    /// takes of this time.
+    /// takes of this time, and may exceed it; new connections wait then for the successor.
     ///
     /// # Errors
     /// [`EngineError::Panicked`]
@@ -169,12 +169,20 @@ impl Proxy {
         let start = Instant::now();
         handle.health.ended();
         drop((servers, sockets));
-        while forwards.as_ref().is_some_and(|forwards| forwards())
-            && start.elapsed() < limit - limit / 10
-        {
+        let are_accepted = || start.elapsed() < limit - limit / 10;
+        while forwards.as_ref().is_some_and(|forwards| (forwards.are_there)()) && are_accepted() {
             thread::sleep(LOOK);
         }
-        engine.stop().map(|mut proxier| proxier.drain(limit.saturating_sub(start.elapsed())))
+        let stopping = thread::spawn(|| engine.stop());
+        while !stopping.is_finished() && are_accepted() {
+            thread::sleep(LOOK);
+        }
+        if let Some(Forwards { pause, .. }) = forwards.filter(|_| !stopping.is_finished()) {
+            handle.namespace.run(pause);
+        }
+        let mut proxier = stopping.join().map_err(|_| EngineError::Panicked)??;
+        let drain = move || proxier.drain(limit.saturating_sub(start.elapsed()));
+        handle.namespace.run(drain).ok_or(EngineError::Panicked)
     }
 
     /// Stops the proxy, and removes everything that the backend programs, also after a panic. Rules

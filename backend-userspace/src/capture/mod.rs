@@ -82,9 +82,12 @@ pub(crate) trait Capture: Send {
     /// If something is left.
     async fn clean_up(&mut self) -> Result<(), ProxierError>;
 
-    /// Has new traffic wait for another program, as far as possible, since the listeners are about
-    /// to be closed. The next sync, of this program or another, ends that.
-    fn pause(&mut self) {}
+    /// Returns a function that has new traffic wait for another program, as far as possible, since
+    /// the listeners are about to be closed. The end of a full sync, of this program or another,
+    /// ends that.
+    fn pause(&self) -> Box<dyn FnOnce() + Send + Sync> {
+        Box::new(|| {})
+    }
 
     /// Opens a monitor of what the capture mode programs, if it programs anything.
     fn monitor(&self) -> Option<Box<dyn Monitor>> {

@@ -79,8 +79,8 @@ pub trait Proxier: Send {
     /// If something is left.
     async fn clean_up(&mut self) -> Result<(), ProxierError>;
 
-    /// Returns a function that tells whether there are connections that the backend itself forwards
-    /// and [`drain`](Self::drain) waits for; `None` where the kernel forwards.
+    /// Returns what is known of the connections that the backend itself forwards and
+    /// [`drain`](Self::drain) waits for, also during a sync; `None` where the kernel forwards.
     fn forwards(&self) -> Option<Forwards> {
         None
     }
@@ -98,8 +98,14 @@ pub trait Proxier: Send {
     }
 }
 
-/// Whether there are connections now that a backend forwards.
-pub type Forwards = Box<dyn Fn() -> bool + Send + Sync>;
+/// The connections that a backend itself forwards.
+pub struct Forwards {
+    /// Returns whether there are connections now.
+    pub are_there: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Has new connections wait for another program, as [`Proxier::drain`] does, which waits for a
+    /// sync that is under way.
+    pub pause: Box<dyn FnOnce() + Send + Sync>,
+}
 
 #[async_trait]
 impl Proxier for Box<dyn Proxier> {

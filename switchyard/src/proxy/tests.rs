@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use switchyard_core::{
     model::PerFamily,
     proxier::{Mode, Probed, Proxier},
-    testing::service,
+    testing::{service, until},
     transition::Transition,
 };
 use tokio::{
@@ -26,7 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A proxy in user space.
 const USER_SPACE: Profile = Profile { translates_flows: false, ..Profile::new(Mode::new("fake")) };
 
-/// A backend that programs nothing, and panics after its first sync if `panics` is set.
+/// A backend that programs nothing, and panics after its first sync if `panics` is set. A sync
+/// takes as long as `syncing` is locked.
 #[derive(Clone)]
 struct Fake {
     profile: Profile,
@@ -34,12 +35,14 @@ struct Fake {
     panics: Arc<AtomicBool>,
     clean_ups: Arc<AtomicUsize>,
     forwards: Arc<AtomicBool>,
+    is_paused: Arc<AtomicBool>,
+    syncing: Arc<Mutex<()>>,
 }
 
 impl Fake {
     fn new(profile: Profile) -> Self {
-        let (ports, panics, clean_ups, forwards) = Default::default();
-        Self { profile, ports, panics, clean_ups, forwards }
+        let (ports, panics, clean_ups, forwards, is_paused, syncing) = Default::default();
+        Self { profile, ports, panics, clean_ups, forwards, is_paused, syncing }
     }
 }
 
@@ -52,6 +55,7 @@ impl Proxier for Fake {
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let is_first = self.ports.swap(change.after().service_ports.len(), SeqCst) == 0;
         assert!(is_first || !self.panics.load(SeqCst), "as asked");
+        drop(self.syncing.lock().unwrap());
         Ok(SyncReport::default())
     }
 
@@ -60,8 +64,11 @@ impl Proxier for Fake {
     }
 
     fn forwards(&self) -> Option<Forwards> {
-        let forwards = Arc::clone(&self.forwards);
-        Some(Box::new(move || forwards.load(SeqCst)))
+        let (forwards, is_paused) = (Arc::clone(&self.forwards), Arc::clone(&self.is_paused));
+        Some(Forwards {
+            are_there: Box::new(move || forwards.load(SeqCst)),
+            pause: Box::new(move || is_paused.store(true, SeqCst)),
+        })
     }
 }
 
@@ -140,6 +147,21 @@ async fn endpoints_are_followed_as_long_as_connections_are_waited_for() {
     })
     .await
     .expect("the end comes with that of the connections");
+    draining.join().unwrap().unwrap();
+}
+
+/// The program may end while the sync goes on.
+#[test]
+fn new_connections_wait_though_a_sync_holds_up_the_end() {
+    let fake = Fake::new(USER_SPACE);
+    let proxy = builder(&fake).start().unwrap();
+    let syncing = fake.syncing.lock().unwrap();
+    list(&proxy);
+    until("a sync is under way", || fake.ports.load(SeqCst) == 1);
+    let draining = thread::spawn(move || proxy.drain(Duration::from_millis(1)));
+    until("new connections wait", || fake.is_paused.load(SeqCst));
+    assert!(!draining.is_finished());
+    drop(syncing);
     draining.join().unwrap().unwrap();
 }
 
@@ -240,8 +262,6 @@ fn sockets_on_localhost_hold_up_nothing() {
         net::{TcpListener, TcpStream},
         sync::mpsc,
     };
-
-    use switchyard_core::testing::until;
 
     use crate::health::http::connections::Limits;
 

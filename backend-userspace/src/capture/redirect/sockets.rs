@@ -318,9 +318,12 @@ impl Capture for Redirect {
         Ok(Some(drift))
     }
 
-    fn pause(&mut self) {
-        let families = IpFamily::ALL.into_iter().filter(|family| *self.families.get(*family));
-        pause::begin(families.map(own_address));
+    fn pause(&self) -> Box<dyn FnOnce() + Send + Sync> {
+        let families = self.families;
+        Box::new(move || {
+            let families = IpFamily::ALL.into_iter().filter(|family| *families.get(*family));
+            pause::begin(families.map(own_address));
+        })
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
