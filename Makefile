@@ -305,7 +305,7 @@ ipvs-tests: tests-built
 		lb_algorithm::changes restart::killed_under_load restart::what_changed sequences:: --test-threads=1
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test swap -- \
 		$(IPVS_SWAPS) --test-threads=1
-	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers --test probe
+	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib -- \
 		kernel_tests::conformance kernel_tests::families
 	TESTS_OF=switchyard-kernel $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib --test it -- \

@@ -3,8 +3,8 @@
 use switchyard_core::proxier::{Backend, KernelTable, Mode, Probed, Profile, ProxierError};
 
 use crate::{
-    ChainNaming, IptablesConfig, IptablesProxier, dump, find_tools,
-    proxier::{PROFILE, clean_up_chains},
+    ChainNaming, IptablesConfig, IptablesProxier, dump,
+    proxier::{PROFILE, clean_up_chains, find_tools},
 };
 
 /// iptables mode with its configuration.

@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 //!
+//! - [`IptablesBackend`]: probes, opens, and cleans up.
 //! - [`IptablesConfig`]: the settings.
 //! - [`IptablesProxier`]: the backend, which compares what should be with what is.
 //! - [`render`]: the rules as text.
-//! - [`clean_up`]: removal of everything, without the programs.
 //!
 //! Programs, tables and their surveillance are those of [`switchyard_kernel::xtables`].
 
@@ -23,5 +23,5 @@ pub use switchyard_kernel::xtables::{
 pub use self::{
     backend::IptablesBackend,
     config::{ChainNaming, IptablesConfig},
-    proxier::{IptablesProxier, clean_up, find_tools, legacy_service_chains, render},
+    proxier::{IptablesProxier, legacy_service_chains, render},
 };

@@ -1,5 +1,5 @@
-//! Removal of what ipvs mode leaves, in a network namespace. Needs root, and the programs `ip`,
-//! `ipset`, `iptables` and `nft`.
+//! Removal of what ipvs mode leaves, in a network namespace, and the probe. Needs root, and the
+//! programs `ip`, `ipset`, `iptables` and `nft`.
 //!
 //! A kernel without dummy devices has a bridge in the device's place.
 
@@ -202,14 +202,21 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
 }
 
 #[test]
-fn having_nothing_to_remove_is_no_error() {
+fn a_clean_up_without_leftovers_and_a_probe_change_nothing() {
     in_namespace(|| {
         // To open the backend would load the module of IPVS, which would stay.
         forbid_modules();
+        let before = contents();
         IpvsBackend::default().clean_up(None).unwrap();
-        match IpvsBackend::default().probe() {
-            Ok(_) => assert!(Path::new("/proc/net/ip_vs").exists(), "opened without IPVS"),
-            Err(error) => assert!(matches!(error, ProxierError::Unusable { .. }), "{error}"),
+        match (IpvsBackend::default().probe(), Path::new("/proc/net/ip_vs").exists()) {
+            (Ok(probed), true) => assert!(probed.families.v4),
+            (Err(error), false) => {
+                assert!(matches!(error, ProxierError::Unusable { is_node: true, .. }), "{error:?}");
+                let text = ErrorChain(&error).to_string();
+                assert!(text.ends_with("the kernel module ip_vs is missing"), "{text}");
+            }
+            (found, has_ipvs) => panic!("IPVS: {has_ipvs}, but {found:?}"),
         }
+        assert_eq!(contents(), before);
     });
 }

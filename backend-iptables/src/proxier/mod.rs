@@ -27,16 +27,15 @@ use switchyard_core::{
     transition::{Before, Transition},
 };
 use switchyard_kernel::xtables::{
-    Changes, Dump, Fingerprint, InstalledPrograms, OwnChange, OwnedChains, Programs, Table,
-    TableRecord,
+    Changes, Dump, Fingerprint, InstalledPrograms, OwnChange, Programs, Table, TableRecord,
 };
 
 use self::full::Snapshot;
 use crate::{
-    Flavour, IptablesConfig, ToolError, Tools,
+    IptablesConfig, ToolError, Tools,
     layout::{
         Context, LOOPBACK_V4, Settings, fixed,
-        names::{self, ChainNames, KUBE_PROXY},
+        names::{self, ChainNames},
     },
     monitor::Monitor,
 };
@@ -79,10 +78,10 @@ pub(crate) const PROFILE: Profile = Profile {
     ..Profile::new(Mode::IPTABLES)
 };
 
-/// Finds the programs for the families whose tables can be read on this node. Changes nothing. The
-/// result can be kept for [`IptablesProxier::with_tools`].
-pub fn find_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
-    choose_tools(config)?.usable().map_err(unusable)
+/// Finds the programs for the families whose tables can be read on this node. Changes nothing.
+pub(crate) fn find_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
+    let usable = choose_tools(config)?.usable();
+    usable.map_err(|error| ProxierError::unusable(Mode::IPTABLES, error))
 }
 
 pub(crate) fn choose_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
@@ -110,10 +109,6 @@ fn settings(config: &IptablesConfig) -> Settings {
     }
 }
 
-fn unusable(error: ToolError) -> ProxierError {
-    ProxierError::unusable(Mode::IPTABLES, error)
-}
-
 impl IptablesProxier {
     /// Opens the backend with the programs of the flavour that the host uses. Changes nothing.
     pub fn new(config: IptablesConfig) -> Result<Self, ProxierError> {
@@ -122,7 +117,7 @@ impl IptablesProxier {
     }
 
     /// Opens the backend with programs that were found before. Changes nothing.
-    pub fn with_tools(config: IptablesConfig, tools: Tools) -> Self {
+    pub(crate) fn with_tools(config: IptablesConfig, tools: Tools) -> Self {
         Self {
             settings: settings(&config),
             tools,
@@ -132,26 +127,6 @@ impl IptablesProxier {
             owned: PerFamily::default(),
             unreported: SyncReport::default(),
         }
-    }
-
-    /// Restricts the backend to the families whose tables can be read here: a family may lack its
-    /// programs or its modules.
-    ///
-    /// # Errors
-    /// If the tables of no family can be read.
-    pub fn usable(mut self) -> Result<Self, ProxierError> {
-        self.tools = self.tools.usable().map_err(unusable)?;
-        Ok(self)
-    }
-
-    /// The flavour in use.
-    pub fn flavour(&self) -> Flavour {
-        self.tools.flavour()
-    }
-
-    /// The families that are programmed.
-    pub fn families(&self) -> PerFamily<bool> {
-        self.tools.families()
     }
 
     fn sync_changes(
@@ -403,7 +378,8 @@ impl Proxier for IptablesProxier {
         Ok(Some(drift))
     }
 
-    /// Removes all rules, as [`clean_up`] does for those of kube-proxy's names.
+    /// Removes all rules, of both flavours and both families, whichever program programmed them.
+    /// Needs no programs.
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.is_sure = false;
         self.record.clear();
@@ -427,12 +403,6 @@ fn serves_localhost(node: &NodeState) -> bool {
     node.node_ports.v4.has_loopback()
 }
 
-/// Removes the rules of iptables mode, of both flavours and both families, whichever kube-proxy
-/// programmed them. Needs no programs.
-pub fn clean_up() -> Result<(), ProxierError> {
-    clean_up_chains(&KUBE_PROXY)
-}
-
 /// Whether there are chains of Services in the tables of iptables-legacy, which a proxy in iptables
 /// mode has programmed. Changes nothing.
 ///
@@ -442,13 +412,8 @@ pub fn legacy_service_chains() -> Result<bool, switchyard_kernel::xtables::Lefto
     switchyard_kernel::xtables::has_legacy_chains(Table::Nat, "KUBE-SVC-")
 }
 
-/// Does the same as [`clean_up`] for chains of these names.
+/// Removes the rules in chains of these names.
 pub(crate) fn clean_up_chains(names: &ChainNames) -> Result<(), ProxierError> {
-    remove(&fixed::owned(names))
-}
-
-fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {
-    switchyard_kernel::xtables::remove(chains)
-        .map(|_| ())
-        .map_err(|error| ProxierError::backend(Mode::IPTABLES, "cannot remove all rules", error))
+    let removed = switchyard_kernel::xtables::remove(&fixed::owned(names)).map(drop);
+    removed.map_err(|error| ProxierError::backend(Mode::IPTABLES, "cannot remove all rules", error))
 }

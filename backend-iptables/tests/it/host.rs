@@ -1,5 +1,4 @@
-//! The backend and its host: the flavour that it picks, the lock, programs that are missing or
-//! hang.
+//! The backend and its host: the lock, and programs that hang.
 
 use std::{
     error::Error,
@@ -12,34 +11,20 @@ use std::{
 };
 
 use switchyard_core::{
-    error::ErrorChain,
     model::PerFamily,
-    proxier::ProxierError,
+    proxier::Backend,
     testing::{sync_first, web, web_slice},
 };
 use switchyard_iptables::{
-    Flavour, IptablesConfig, IptablesProxier, ProgramOptions, TimeLimits, find_tools,
+    Flavour, IptablesBackend, IptablesConfig, IptablesProxier, ProgramOptions, TimeLimits,
 };
 use test_netns::wait::PATIENCE;
 
 use crate::common::{Tables, config, in_namespace, iptables_config, proxier, start};
 
-/// The families that this node can program, by the tools that are found.
-fn families(config: &IptablesConfig) -> Result<PerFamily<bool>, ProxierError> {
-    find_tools(config).map(|tools| tools.families())
-}
-
-/// The rules that a backend has programmed are a reason to stay with its flavour.
-#[test]
-fn a_restart_keeps_the_flavour() {
-    in_namespace(|| {
-        let chosen =
-            || IptablesProxier::new(IptablesConfig::default()).expect("installed").flavour();
-        assert_eq!(chosen(), Flavour::Nft, "there are no rules");
-        let mut proxy = start(Flavour::Legacy, config());
-        proxy.sync(web());
-        assert_eq!(chosen(), Flavour::Legacy);
-    });
+/// The families that this node can program.
+fn families(config: &IptablesConfig) -> PerFamily<bool> {
+    IptablesBackend::new(config.clone()).probe().expect("this node can").families
 }
 
 /// Beneath ipvs mode, the rules are asked for what comes to the node, too.
@@ -57,39 +42,6 @@ fn jumps_of_rules_beneath_ipvs_mode_go() {
         assert_eq!(jumps(), wanted + 2);
         plain.restart(proxier(Flavour::Nft));
         assert_eq!(jumps(), wanted, "{}", Tables::v4(Flavour::Nft).save());
-    });
-}
-
-#[test]
-fn tools_can_be_found_once_and_kept() {
-    in_namespace(|| {
-        let flavour = Some(Flavour::Nft);
-        let mut config = IptablesConfig::default();
-        config.flavour = flavour;
-
-        let tools = find_tools(&config).expect("this machine has them");
-        let proxier = IptablesProxier::with_tools(config.clone(), tools);
-        assert_eq!(proxier.flavour(), Flavour::Nft);
-        assert_eq!(proxier.families(), families(&config).expect("this machine can"));
-    });
-}
-
-#[test]
-fn missing_programs_are_named() {
-    in_namespace(|| {
-        for flavour in Flavour::ALL {
-            let mut config = IptablesConfig::default();
-            config.flavour = Some(flavour);
-
-            families(&config).expect("this machine can");
-        }
-        let nowhere = tempfile::tempdir().expect("a directory");
-        let error = families(&with_programs(nowhere.path().into())).expect_err("no programs");
-        assert_eq!(
-            ErrorChain(&error).to_string(),
-            "iptables cannot be used on this node: iptables, iptables-save and iptables-restore, \
-             ip6tables, ip6tables-save and ip6tables-restore are not installed"
-        );
     });
 }
 
@@ -123,9 +75,9 @@ fn a_family_is_kept_whose_program_does_not_end_in_time() {
         }
         let mut config = with_programs(directory.path().into());
         config.programs.limits.single = Duration::from_secs(3);
-        assert_eq!(families(&config).expect("both"), PerFamily { v4: true, v6: true });
+        assert_eq!(families(&config), PerFamily { v4: true, v6: true });
         install(&directory, "ip6tables", &format!("[ $1 = --version ] || exit 3\n{version}"));
-        assert_eq!(families(&config).expect("one"), PerFamily { v4: true, v6: false });
+        assert_eq!(families(&config), PerFamily { v4: true, v6: false });
     });
 }
 

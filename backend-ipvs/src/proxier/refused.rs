@@ -341,19 +341,6 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_deleted_concerns_nobody() {
-        let tracker = tracker();
-        let id = tracker.state().service_ports.keys().next().unwrap();
-        let ip = IpAddr::from([10, 96, 0, 1]);
-        let selector = Selector::Address { protocol: 6, ip, port: 80 };
-        let step = Step { selector, action: Action::DeleteServer };
-        let mut refused = Refused::default();
-        refused.command(Some(id), step, Refusal { index: 0, errno: libc::ENOMEM });
-        assert_eq!(refused.leftovers.len(), 1);
-        assert!(refused.into_error(&BOTH).is_none());
-    }
-
-    #[test]
     fn addresses_are_those_of_service_ports() {
         let tracker = tracker();
         let ip = |last| IpAddr::from([10, 96, 0, last]);
