@@ -31,6 +31,11 @@ pub(crate) fn delete_tables(
                 // To guard twice does no harm.
                 false => transport.read(&of_mode, Elements::Omit).unwrap_or_default(),
             };
+            if there.as_ref().is_some_and(|dump| dump.dormant) {
+                let mut wake = Transaction::new();
+                wake.wake_table(&of_mode);
+                transport.commit(&wake)?;
+            }
             if !there.is_some_and(|dump| table::guards_loopback(&dump)) {
                 table::guard_loopback(&of_mode, &mut transaction);
             }

@@ -242,8 +242,8 @@ impl NftProxier {
         let is_whole = expected && !is_torn;
         for dump in [&dumps.v4, &dumps.v6].into_iter().flatten().filter(|dump| dump.dormant) {
             self.wake(&dump.table).map_err(|error| {
-                let is_alone = config.families().count() > 1;
-                let unusable = is_alone.then_some(dump.table.family.into());
+                let has_other = config.families().count() > 1;
+                let unusable = has_other.then_some(dump.table.family.into());
                 Refused { unusable, ..error.into() }
             })?;
         }
@@ -481,8 +481,8 @@ impl Proxier for NftProxier {
         table::guard_loopback(&table, &mut transaction);
         let held = self.transport.read(&table, Elements::Omit);
         self.transport.release();
-        let is_dormant = held.is_ok_and(|held| held.is_some_and(|held| held.dormant));
-        let woken = if is_dormant { self.wake(&table) } else { Ok(()) };
+        let is_awake = held.is_ok_and(|held| held.is_none_or(|held| !held.dormant));
+        let woken = if is_awake { Ok(()) } else { self.wake(&table) };
         let result = woken.and_then(|()| self.transport.commit(&transaction));
         result.map(drop).map_err(|error| Self::error("cannot guard loopback addresses", error))
     }

@@ -221,7 +221,7 @@ impl Transport for NetlinkTransport {
         let mut torn = None;
         for attempt in 0..READ_ATTEMPTS {
             let is_late = attempt >= LEAST_READ_ATTEMPTS && begun.elapsed() >= READ_FOR;
-            if is_late || was_changing && torn.is_some() {
+            if is_late || was_changing && is_hasty && torn.is_some() {
                 break;
             }
             let generation = self.watch(table)?;
@@ -233,7 +233,7 @@ impl Transport for NetlinkTransport {
                 }
                 None => false,
             };
-            is_hasty |= !is_unchanged;
+            is_hasty = !is_unchanged;
             match read {
                 Ok((read, true)) if is_unchanged => return Ok(read),
                 Ok((read, _)) => torn = Some(read),

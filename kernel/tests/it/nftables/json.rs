@@ -155,6 +155,24 @@ fn elements_with_a_timeout_are_restored_by_json() {
 }
 
 #[test]
+fn a_dormant_table_is_woken_by_both() {
+    in_namespace(|| {
+        let Some((nft, mut json)) = trixie() else { return };
+        let (mut netlink, table) = (support::netlink(), table(Family::Ip));
+        let mut wake = Transaction::new();
+        wake.wake_table(&table);
+        for transport in [&mut json as &mut dyn Transport, &mut netlink] {
+            nft.load("add table ip kube-proxy { flags dormant; }");
+            for is_dormant in [true, false] {
+                let read = transport.read(&table, Elements::Omit).unwrap().unwrap();
+                assert_eq!(read.dormant, is_dormant);
+                transport.commit(&wake).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
 fn what_was_added_by_json_can_be_deleted_by_it() {
     in_namespace(|| {
         let Some((nft, mut json)) = trixie() else { return };
