@@ -239,7 +239,7 @@ pub(super) fn running(known: &Known) -> Outcome {
                 .then(|| Finding {
                     code: Code::new("SWY0504"),
                     level: Level::Warning,
-                    finding: "The running proxy is behind the API server or the kernel".to_owned(),
+                    finding: "The running proxy has problems".to_owned(),
                     because: format!("it says: {}", all.join("; ")),
                     remedy:
                         "see its log and its page /status; what it has programmed goes on to serve"
