@@ -175,8 +175,10 @@ impl Inner {
         self.last_sync = Some((now, sync));
         self.last_failure = None;
         let drift = &outcome.report.drift;
+        // Who changed something that made no difference did not do what is found later.
+        let is_over = outcome.change.is_resync() || !drift.is_none();
+        let by = self.author.take_if(|_| is_over);
         if !drift.is_none() {
-            let by = self.author.take();
             let examples = drift.examples.clone();
             let drift = Drift { seconds_ago: 0, by, objects: drift.objects, examples };
             self.last_drift = Some((now, drift));
@@ -231,9 +233,44 @@ impl Observer for StatusBoard {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::objects::{Metadata, Service, ServiceSpec};
+    use switchyard_core::{
+        objects::{Metadata, Service, ServiceSpec},
+        proxier::SyncReport,
+        state::State,
+        testing::OwnedTransition,
+    };
 
     use super::*;
+
+    #[test]
+    fn a_program_that_changed_nothing_has_no_part_in_later_changes() {
+        let board = StatusBoard::default();
+        let change = OwnedTransition::to(State::default()).comparing();
+        let synced = |report: &SyncReport| {
+            board.on_event(&EngineEvent::Synced(SyncOutcome {
+                change: change.get(),
+                report,
+                duration: Duration::ZERO,
+                latency: None,
+                trigger_times: &[],
+                no_local_endpoints: Default::default(),
+                degraded_by_backend: &[],
+                unsupported: Default::default(),
+                refused: Default::default(),
+                is_part: false,
+            }));
+            board.lock().last_drift.clone().and_then(|(_, drift)| drift.by)
+        };
+        let mut found = SyncReport::default();
+        found.drift.found(|| "a chain".to_owned());
+        let by = Some("nft (7)".to_owned());
+        let disturbed = ExternalChange::Changed { by: by.clone() };
+        board.on_event(&EngineEvent::ExternallyChanged(&disturbed));
+        assert_eq!(synced(&found), by);
+        board.on_event(&EngineEvent::ExternallyChanged(&disturbed));
+        synced(&SyncReport::default());
+        assert_eq!(synced(&found), None);
+    }
 
     #[test]
     fn a_refused_service_that_is_gone_or_headless_is_forgotten() {
