@@ -22,12 +22,27 @@ pub(super) enum Known {
     #[default]
     Nothing,
     /// Another program may have changed something.
-    Unsure,
-    /// Another program may have changed something while own changes of legacy tables went on, which
-    /// the tables do not show.
-    Unseen,
+    Unsure(Doubt),
     /// All chains and jumps were there at this fingerprint.
     Intact(Fingerprint),
+}
+
+/// A doubt whether all chains and jumps are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    /// The fingerprint after the last own change.
+    at: Option<Fingerprint>,
+    /// The time when the doubt arose. Own changes that no other program disturbs leave it.
+    since: Instant,
+    /// Whether a fingerprint shows that another program has changed something. None does while own
+    /// changes of legacy tables go on.
+    is_seen: bool,
+}
+
+impl Known {
+    fn unsure(at: Option<Fingerprint>, is_seen: bool) -> Self {
+        Self::Unsure(Doubt { at, since: Instant::now(), is_seen })
+    }
 }
 
 /// A program's own change of a family's tables.
@@ -110,11 +125,11 @@ impl TableRecord {
     pub fn set_intact(&self, family: IpFamily, change: &OwnChange) {
         let mut state = self.lock();
         state.carry(change);
+        let is_alone = change.is_alone();
         *state.known.get_mut(family) = match change.after {
             // The lock is free between two tables.
-            Some(_) if change.is_blind(true) && change.is_alone() => Known::Unseen,
-            Some(after) if change.is_alone() => Known::Intact(after),
-            _ => Known::Unsure,
+            Some(after) if is_alone && !change.is_blind(true) => Known::Intact(after),
+            at => Known::unsure(at, !is_alone),
         };
     }
 
@@ -123,16 +138,21 @@ impl TableRecord {
     pub fn set_changed(&self, family: IpFamily, change: &OwnChange) {
         let mut state = self.lock();
         let known = *state.known.get(family);
-        let is = |print: Option<Fingerprint>| print.map(Known::Intact) == Some(known);
-        // The monitor may have looked already.
-        let was_intact = is(change.after) || (is(change.before) && change.is_alone());
         state.carry(change);
-        *state.known.get_mut(family) = match change.after {
-            Some(_) if known == Known::Unseen || (was_intact && change.is_blind(false)) => {
-                Known::Unseen
+        let goes_on = |at| at == change.before && change.is_alone();
+        *state.known.get_mut(family) = match (known, change.after) {
+            // The monitor may have looked already.
+            (Known::Intact(at), Some(after)) if at == after || goes_on(Some(at)) => {
+                match change.is_blind(false) {
+                    true => Known::unsure(Some(after), false),
+                    false => Known::Intact(after),
+                }
             }
-            Some(after) if was_intact => Known::Intact(after),
-            _ => Known::Unsure,
+            (Known::Unsure(doubt), at) if goes_on(doubt.at) => match change.is_blind(false) {
+                true => Known::unsure(at, doubt.is_seen),
+                false => Known::Unsure(Doubt { at, ..doubt }),
+            },
+            (_, at) => Known::unsure(at, true),
         };
     }
 
@@ -152,16 +172,23 @@ impl TableRecord {
         *self.lock().known.get(family)
     }
 
-    /// Records that all chains and jumps are there, unless the family was changed since it was
-    /// `known`. The rules in the chains may have changed.
+    /// Records that all chains and jumps are there, unless another program may have changed the
+    /// family since it was `known`. The rules in the chains may have changed.
     pub(super) fn confirm(&self, family: IpFamily, known: Known, now: Option<Fingerprint>) {
         let mut state = self.lock();
-        if *state.known.get(family) == known
-            && let Some(now) = now
-        {
-            *state.known.get_mut(family) = Known::Intact(now);
-            state.altered |= known != Known::Unseen;
-        }
+        let Some(now) = now else { return };
+        let (print, is_altered) = match (known, *state.known.get(family)) {
+            // Own changes may have gone on during the look.
+            (Known::Unsure(then), Known::Unsure(Doubt { at: Some(at), since, is_seen }))
+                if then.since == since && (now == at || Some(now) == then.at) =>
+            {
+                (at, is_seen)
+            }
+            (known, current) if known == current => (now, true),
+            _ => return,
+        };
+        *state.known.get_mut(family) = Known::Intact(print);
+        state.altered |= is_altered;
     }
 
     /// The time when everything should be compared, because another program has changed something;
@@ -186,6 +213,14 @@ mod tests {
     /// An own change of the table nat.
     fn change(before: Option<Fingerprint>, after: Option<Fingerprint>) -> OwnChange {
         OwnChange { before, after, tables: vec![Table::Nat], has_waited: false }
+    }
+
+    /// Whether a fingerprint shows the reason of the doubt about IPv4, if there is a doubt.
+    fn doubt(record: &TableRecord) -> Option<bool> {
+        match record.get(V4) {
+            Known::Unsure(doubt) => Some(doubt.is_seen),
+            _ => None,
+        }
     }
 
     #[test]
@@ -214,11 +249,11 @@ mod tests {
         record.set_intact(V4, &change(one, one));
         // The tables differ already before the change.
         record.set_changed(V4, &change(two, three));
-        assert_eq!(record.get(V4), Known::Unsure);
+        assert_eq!(doubt(&record), Some(true));
         assert_eq!(record.resync_due(), None);
         record.confirm(V4, Known::Intact(one.unwrap()), three);
-        assert_eq!(record.get(V4), Known::Unsure, "the look was older than the change");
-        record.confirm(V4, Known::Unsure, three);
+        assert_eq!(doubt(&record), Some(true), "the look was older than the change");
+        record.confirm(V4, record.get(V4), three);
         assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
         assert!(record.resync_due().is_some());
         let start = Instant::now();
@@ -236,12 +271,44 @@ mod tests {
         let [one, two, three, four] = prints.map(|print| Some(Fingerprint(Kind::Legacy(print))));
         let record = TableRecord::default();
         record.set_intact(V4, &change(one, two));
-        assert_eq!(record.get(V4), Known::Unseen);
-        record.confirm(V4, Known::Unseen, two);
+        assert_eq!(doubt(&record), Some(false));
+        record.confirm(V4, record.get(V4), two);
         assert_eq!((record.get(V4), record.resync_due()), (Known::Intact(two.unwrap()), None));
         record.set_changed(V4, &change(two, three));
         assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
         record.set_changed(V4, &OwnChange { has_waited: true, ..change(three, four) });
-        assert_eq!(record.get(V4), Known::Unseen);
+        assert_eq!(doubt(&record), Some(false));
+    }
+
+    /// What another program changes between an own change and the look is more than the look shows.
+    #[test]
+    fn a_doubt_does_not_hide_what_fingerprints_show() {
+        let prints = [[1, 1, 1], [1, 1, 2], [1, 1, 3], [1, 2, 4]];
+        let [one, two, three, other] = prints.map(|print| Some(Fingerprint(Kind::Legacy(print))));
+        let record = TableRecord::default();
+        record.set_intact(V4, &change(one, two));
+        record.confirm(V4, record.get(V4), three);
+        assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
+        assert!(record.resync_due().is_some());
+        for (before, after) in [(three, one), (two, other)] {
+            record.set_intact(V4, &change(one, two));
+            record.set_changed(V4, &change(before, after));
+            assert_eq!(doubt(&record), Some(true), "{before:?} {after:?}");
+        }
+    }
+
+    /// Looks at large tables take longer than it takes until the next sync.
+    #[test]
+    fn own_changes_during_a_look_need_no_other_look() {
+        let [one, two, three] = [1, 2, 3].map(|i| Some(Fingerprint(Kind::Legacy([1, 1, i]))));
+        for has_waited in [false, true] {
+            let record = TableRecord::default();
+            record.set_intact(V4, &change(one, two));
+            let known = record.get(V4);
+            record.set_changed(V4, &OwnChange { has_waited, ..change(two, three) });
+            record.confirm(V4, known, two);
+            assert_eq!(record.get(V4) == Known::Intact(three.unwrap()), !has_waited);
+            assert_eq!(record.resync_due(), None);
+        }
     }
 }
