@@ -31,6 +31,9 @@ pub(crate) struct Schedulers {
     /// The time until which no more than `left` are changed.
     until: Option<Instant>,
     left: usize,
+    /// The virtual server that was changed last. Those behind it come first, so that Services whose
+    /// schedulers change all the time do not keep others waiting.
+    last: Option<Selector>,
 }
 
 /// The scheduler of a virtual server, and what the virtual server should be, if that differs, with
@@ -87,8 +90,12 @@ impl Schedulers {
         if self.until.is_none_or(|until| until <= now) {
             (self.until, self.left) = (Some(now + PAUSE), MOST);
         }
-        let waiting: Vec<Selector> = self.waiting(families).take(self.left).collect();
+        let mut waiting: Vec<Selector> = self.waiting(families).collect();
+        let behind = waiting.partition_point(|selector| Some(selector) <= self.last.as_ref());
+        waiting.rotate_left(behind);
+        waiting.truncate(self.left);
         self.left -= waiting.len();
+        self.last = waiting.last().copied().or(self.last);
         let taken = waiting.iter().filter_map(|selector| self.others.remove(selector)?.wanted);
         taken.collect()
     }
@@ -120,20 +127,26 @@ mod tests {
 
     use super::*;
 
-    /// A family that is left out stays as it is.
-    #[test]
-    fn only_the_families_at_hand_are_changed() {
-        let mut schedulers = Schedulers::default();
+    /// Has the virtual servers at these addresses wait for another scheduler.
+    fn want(schedulers: &mut Schedulers, ips: impl IntoIterator<Item = IpAddr>) {
         let service = ServiceName::new("ns", "web");
         let name = ServicePortName { service, port: Arc::default(), protocol: Protocol::Tcp };
         let port = ServicePortId { name, family: IpFamily::V4 };
-        for ip in [IpAddr::from([10, 96, 0, 1]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1])] {
+        for ip in ips {
             let selector = Selector::Address { protocol: 6, ip, port: 80 };
             let scheduler = "sh".to_owned();
             let wanted = VirtualServer { selector, scheduler, flags: 0, timeout: 0, netmask: 32 };
             let wanted = Some((port.clone(), wanted));
             schedulers.others.insert(selector, Other { held: "rr".into(), wanted });
         }
+    }
+
+    /// A family that is left out stays as it is.
+    #[test]
+    fn only_the_families_at_hand_are_changed() {
+        let mut schedulers = Schedulers::default();
+        let ips = [IpAddr::from([10, 96, 0, 1]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1])];
+        want(&mut schedulers, ips);
         let now = Instant::now();
         for v6 in [false, true] {
             let families = PerFamily { v4: !v6, v6 };
@@ -144,5 +157,22 @@ mod tests {
             assert_eq!(schedulers.wait(&families, now), None);
         }
         assert_eq!(schedulers.left, MOST - 2);
+    }
+
+    /// However often the first ones want another scheduler.
+    #[test]
+    fn all_get_their_turns() {
+        let mut schedulers = Schedulers::default();
+        let ip = |n: usize| IpAddr::from([10, 96, 0, n as u8]);
+        want(&mut schedulers, (1..=MOST + 1).map(ip));
+        let both = PerFamily { v4: true, v6: true };
+        let first = schedulers.take(&both, Instant::now());
+        assert_eq!(first.len(), MOST);
+        want(&mut schedulers, (1..=MOST).map(ip));
+        schedulers.hasten();
+        let taken = schedulers.take(&both, Instant::now());
+        assert_eq!(taken.len(), MOST);
+        let last = Selector::Address { protocol: 6, ip: ip(MOST + 1), port: 80 };
+        assert_eq!(taken[0].1.selector, last);
     }
 }
