@@ -1,5 +1,6 @@
-//! The stories of the kit about what the kernel refuses, with the rules of either backend. Needs
-//! root, and the programs `ip`, `nft` and those of iptables.
+//! The stories of the kit about what the kernel refuses, or other programs change, with the rules of
+//! either backend: each of these has stories of its own. Needs root, and the programs `ip`, `nft` and
+//! those of iptables.
 //!
 //! Each open backend has sockets of its own, at ports that no other has, so that a successor beside
 //! a predecessor changes all rules: the stories of take-overs cannot hold.
@@ -7,9 +8,7 @@
 #![cfg(target_os = "linux")]
 
 use std::{
-    fs,
     ops::Range,
-    os::unix::fs::PermissionsExt,
     sync::{Arc, Mutex},
 };
 
@@ -24,7 +23,6 @@ use switchyard_kernel::nftables::{
     TransportKind, Verdict, testing::InterceptingTransport,
 };
 use switchyard_nft::{NftConfig, NftProxier};
-use tempfile::TempDir;
 use test_netns::run;
 
 use crate::{
@@ -48,7 +46,7 @@ macro_rules! stories {
     };
 }
 
-stories!(nftables, Redirected::nft();
+stories!(nftables, Redirected::new(Rules::Nft);
     a_refused_port_costs_nothing_else
     a_refused_family_costs_the_other_nothing
     a_sync_that_is_refused_halfway_is_made_good
@@ -56,70 +54,34 @@ stories!(nftables, Redirected::nft();
     a_clean_up_is_total_and_repeatable
 );
 
-stories!(iptables, Redirected::iptables();
-    a_refused_port_costs_nothing_else
-    a_refused_family_costs_the_other_nothing
+stories!(iptables, Redirected::new(Rules::Iptables);
     a_change_on_top_of_damage_is_made_good
     a_clean_up_is_total_and_repeatable
 );
 
-/// Stands in front of `iptables-restore`. The files say what fails: all of a family, or the rules
-/// with a comment.
-const RESTORE: &str = r#"#!/bin/sh
-if [ -e DIRECTORY/family ] && [ "$(cat DIRECTORY/family)" = BASE ]; then
-    cat > /dev/null
-    echo "refused by a test" >&2
-    exit 1
-fi
-if [ -e DIRECTORY/comment ] && [ "$(cat DIRECTORY/base)" = BASE ]; then
-    sed "s|^\(-[AI] .*$(cat DIRECTORY/comment).*\)|\1 --no-such-option|" | NAME "$@"
-    exit
-fi
-exec NAME "$@"
-"#;
-
 /// The backend whose rules redirect traffic.
+#[derive(Clone, Copy)]
 enum Rules {
-    Nft(Refusals),
-    /// With programs that can be made to fail.
-    Iptables(TempDir),
+    Nft,
+    Iptables,
 }
 
 struct Redirected {
     rules: Rules,
+    /// With nftables.
+    refusals: Refusals,
     refused: Arc<Mutex<Option<RefusedPart>>>,
 }
 
 impl Redirected {
-    fn nft() -> Self {
-        Self { rules: Rules::Nft(Refusals::default()), refused: Arc::default() }
-    }
-
-    fn iptables() -> Self {
-        let programs = tempfile::tempdir().unwrap();
-        for base in ["iptables", "ip6tables"] {
-            for suffix in ["", "-save", "-restore"] {
-                let name = format!("{base}-nft{suffix}");
-                let script = match suffix {
-                    "-restore" => RESTORE,
-                    _ => "#!/bin/sh\nexec NAME \"$@\"\n",
-                };
-                let script = script
-                    .replace("DIRECTORY", programs.path().to_str().unwrap())
-                    .replace("BASE", base)
-                    .replace("NAME", &name);
-                let path = programs.path().join(name);
-                fs::write(&path, script).unwrap();
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-            }
-        }
-        Self { rules: Rules::Iptables(programs), refused: Arc::default() }
+    fn new(rules: Rules) -> Self {
+        Self { rules, refusals: Refusals::default(), refused: Arc::default() }
     }
 
     fn beneath(&self) -> Box<dyn Proxier> {
-        match &self.rules {
-            Rules::Nft(refusals) => {
-                let (refusals, refused) = (refusals.clone(), self.refused.clone());
+        match self.rules {
+            Rules::Nft => {
+                let (refusals, refused) = (self.refusals.clone(), self.refused.clone());
                 let transport = TransportKind::Netlink.open().unwrap();
                 let transport = InterceptingTransport::altering(transport, move |transaction| {
                     if let Some(part) = &*refused.lock().unwrap() {
@@ -134,11 +96,10 @@ impl Redirected {
                 config.table = "switchyard-userspace".into();
                 Box::new(NftProxier::new(config, Box::new(transport)))
             }
-            Rules::Iptables(programs) => {
+            Rules::Iptables => {
                 let mut config = IptablesConfig::default();
                 config.chains = ChainNaming::Switchyard;
                 config.flavour = Some(Flavour::Nft);
-                config.programs.directory = Some(programs.path().to_owned());
                 Box::new(IptablesProxier::new(config).unwrap())
             }
         }
@@ -248,8 +209,8 @@ impl Subject for Redirected {
 
     fn dump(&self) -> String {
         let mut lines = match self.rules {
-            Rules::Nft(_) => tables(),
-            Rules::Iptables(_) => saved(),
+            Rules::Nft => tables(),
+            Rules::Iptables => saved(),
         };
         let addresses = run("ip -brief address");
         lines.extend(addresses.lines().map(|line| line.replace("UNKNOWN", "").replace(' ', "")));
@@ -268,8 +229,8 @@ impl Subject for Redirected {
 
     fn add_others(&self) {
         match self.rules {
-            Rules::Nft(_) => drop(run("nft add table ip theirs")),
-            Rules::Iptables(_) => drop(run("iptables-nft -w -t nat -N THEIRS")),
+            Rules::Nft => drop(run("nft add table ip theirs")),
+            Rules::Iptables => drop(run("iptables-nft -w -t nat -N THEIRS")),
         }
     }
 
@@ -279,43 +240,21 @@ impl Subject for Redirected {
     fn damages(&self) -> Vec<Damage> {
         let command = |line: &'static str| Damage::new(line, "", move || drop(run(line)));
         let rules = match self.rules {
-            Rules::Nft(_) => "nft delete table ip switchyard-userspace",
-            Rules::Iptables(_) => "iptables-nft -w -t nat -F",
+            Rules::Nft => "nft delete table ip switchyard-userspace",
+            Rules::Iptables => "iptables-nft -w -t nat -F",
         };
         vec![command(rules), command("ip link del switchyard0")]
     }
 
     fn refuse(&self, transactions: Range<usize>) {
-        if let Rules::Nft(refusals) = &self.rules {
-            refusals.set(transactions);
-        }
+        self.refusals.set(transactions);
     }
 
     fn refused(&self) -> usize {
-        match &self.rules {
-            Rules::Nft(refusals) => refusals.count(),
-            Rules::Iptables(_) => 0,
-        }
+        self.refusals.count()
     }
 
     fn refuse_part(&self, part: Option<&RefusedPart>) {
         *self.refused.lock().unwrap() = part.cloned();
-        let Rules::Iptables(programs) = &self.rules else { return };
-        for name in ["family", "comment", "base"] {
-            let _ = fs::remove_file(programs.path().join(name));
-        }
-        let base = |family| match family {
-            IpFamily::V4 => "iptables",
-            IpFamily::V6 => "ip6tables",
-        };
-        let write = |name: &str, text: &str| fs::write(programs.path().join(name), text).unwrap();
-        match part {
-            Some(RefusedPart::Port(id)) => {
-                write("base", base(id.family));
-                write("comment", &id.name.to_string());
-            }
-            Some(RefusedPart::Family(family)) => write("family", base(*family)),
-            None => {}
-        }
     }
 }
