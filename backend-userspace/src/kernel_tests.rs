@@ -1,6 +1,6 @@
-//! The stories of the kit about what the kernel refuses, or other programs change, with the rules of
-//! either backend: each of these has stories of its own. Needs root, and the programs `ip`, `nft` and
-//! those of iptables.
+//! The stories of the kit about what the kernel refuses, or other programs change, with the rules
+//! of either backend: each of these has stories of its own. Needs root, and the programs `ip`,
+//! `nft` and those of iptables.
 //!
 //! Each open backend has sockets of its own, at ports that no other has, so that a successor beside
 //! a predecessor changes all rules: the stories of take-overs cannot hold.
@@ -13,14 +13,14 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{IpFamily, PerFamily},
+    model::PerFamily,
     proxier::Proxier,
     testing::conformance::{self, Damage, Refusals, RefusedPart, Subject},
 };
 use switchyard_iptables::{ChainNaming, Flavour, IptablesConfig, IptablesProxier};
 use switchyard_kernel::nftables::{
-    ElementData, OperationKind, Rule, SetData, Statement, Transaction, TransportError,
-    TransportKind, Verdict, testing::InterceptingTransport,
+    TransportError, TransportKind,
+    testing::{InterceptingTransport, spoil},
 };
 use switchyard_nft::{NftConfig, NftProxier};
 use test_netns::run;
@@ -85,7 +85,8 @@ impl Redirected {
                 let transport = TransportKind::Netlink.open().unwrap();
                 let transport = InterceptingTransport::altering(transport, move |transaction| {
                     if let Some(part) = &*refused.lock().unwrap() {
-                        spoil(transaction, part);
+                        let (family, comment) = part.names();
+                        spoil(transaction, family, comment.as_deref());
                     }
                     match refusals.is_next_refused() {
                         true => Err(TransportError::Malformed("refused by a test".to_owned())),
@@ -102,37 +103,6 @@ impl Redirected {
                 config.flavour = Some(Flavour::Nft);
                 Box::new(IptablesProxier::new(config).unwrap())
             }
-        }
-    }
-}
-
-/// Has what a part adds lead to a chain that is not there, which the kernel refuses.
-fn spoil(transaction: &mut Transaction, part: &RefusedPart) {
-    let nowhere = || Verdict::Goto("nowhere".into());
-    for operation in transaction.operations_mut() {
-        let family = IpFamily::from(operation.table.family);
-        match (part, &mut operation.kind) {
-            (RefusedPart::Port(id), OperationKind::AddElements(_, elements))
-                if id.family == family =>
-            {
-                let comment = id.name.to_string();
-                for element in elements {
-                    if element.comment.as_deref() == Some(&comment) {
-                        element.data = ElementData::Verdict(nowhere());
-                    }
-                }
-            }
-            (RefusedPart::Family(of), OperationKind::AddRule(_, rule)) if *of == family => {
-                *rule = Rule::new([Statement::Verdict(nowhere())]);
-            }
-            (RefusedPart::Family(of), OperationKind::AddElements(set, elements))
-                if *of == family && set.data == SetData::Verdict =>
-            {
-                for element in elements {
-                    element.data = ElementData::Verdict(nowhere());
-                }
-            }
-            _ => {}
         }
     }
 }

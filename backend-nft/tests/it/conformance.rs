@@ -7,14 +7,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use switchyard_core::{
-    model::IpFamily,
-    testing::conformance::{Damage, Refusals, RefusedPart, Subject},
-};
+use switchyard_core::testing::conformance::{Damage, Refusals, RefusedPart, Subject};
 use switchyard_kernel::nftables::{
-    ChainDump, ChainName, Element, ElementData, Elements, Family, Field, OperationKind, Rule,
-    SetData, SetDef, SetDump, SetName, Statement, Table, TableDump, Transaction, Transport,
-    TransportError, TransportKind, Verdict, json::JsonTransport, testing::InterceptingTransport,
+    ChainDump, ChainName, Element, ElementData, Elements, Family, Field, SetDef, SetDump, SetName,
+    Table, TableDump, Transport, TransportError, TransportKind,
+    json::JsonTransport,
+    testing::{InterceptingTransport, spoil},
 };
 use switchyard_nft::{NftConfig, NftProxier};
 
@@ -76,7 +74,8 @@ impl Subject for Nft {
         let refused_part = self.refused_part.clone();
         let transport = InterceptingTransport::altering(self.transport(), move |transaction| {
             if let Some(part) = &*refused_part.lock().expect("no panic") {
-                spoil(transaction, part);
+                let (family, comment) = part.names();
+                spoil(transaction, family, comment.as_deref());
             }
             match refusals.is_next_refused() {
                 true => Err(TransportError::Malformed("refused by a test".to_owned())),
@@ -189,53 +188,6 @@ impl Subject for Nft {
 
     fn events(&self) -> usize {
         40
-    }
-}
-
-/// Has what a part adds lead to a chain that is not there, which the kernel refuses.
-fn spoil(transaction: &mut Transaction, part: &RefusedPart) {
-    let nowhere = || Verdict::Goto("nowhere".into());
-    let is_of = |family: IpFamily, table: &Table| IpFamily::from(table.family) == family;
-    let mut is_spoilt = false;
-    // The addresses of the Service port.
-    let mut addresses: Vec<Vec<u8>> = Vec::new();
-    for operation in transaction.operations() {
-        if let (RefusedPart::Port(id), OperationKind::AddElements(_, elements)) =
-            (part, &operation.kind)
-            && is_of(id.family, &operation.table)
-        {
-            let comment = id.name.to_string();
-            let own = elements.iter().filter(|e| e.comment.as_deref() == Some(&comment));
-            // Before protocol and port.
-            addresses.extend(own.map(|e| e.key.as_slice()[..e.key.as_slice().len() - 8].to_vec()));
-        }
-    }
-    for operation in transaction.operations_mut() {
-        match (part, &mut operation.kind) {
-            (RefusedPart::Port(id), OperationKind::AddElements(set, elements))
-                if is_of(id.family, &operation.table) && set.is_map() =>
-            {
-                for element in elements {
-                    if addresses.iter().any(|ip| element.key.as_slice().starts_with(ip)) {
-                        element.data = ElementData::Verdict(nowhere());
-                    }
-                }
-            }
-            (RefusedPart::Family(family), OperationKind::AddRule(_, rule))
-                if is_of(*family, &operation.table) && !is_spoilt =>
-            {
-                *rule = Rule::new([Statement::Verdict(nowhere())]);
-                is_spoilt = true;
-            }
-            (RefusedPart::Family(family), OperationKind::AddElements(set, elements))
-                if is_of(*family, &operation.table) && set.data == SetData::Verdict =>
-            {
-                for element in elements {
-                    element.data = ElementData::Verdict(nowhere());
-                }
-            }
-            _ => {}
-        }
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod kernel;
 mod model;
+mod spoil;
 mod walk;
 
 use std::{
@@ -18,7 +19,7 @@ use std::{
     },
 };
 
-pub use self::{kernel::Kernel, model::Ruleset, walk::Commit};
+pub use self::{kernel::Kernel, model::Ruleset, spoil::spoil, walk::Commit};
 use crate::nftables::{
     ruleset::{ElementDump, SetDef, Table, TableDump, Transaction},
     transport::{CommitStats, Elements, Transport, TransportError},

@@ -18,6 +18,16 @@ pub enum RefusedPart {
     Family(IpFamily),
 }
 
+impl RefusedPart {
+    /// Its family, and the comment of what a Service port needs.
+    pub fn names(&self) -> (IpFamily, Option<String>) {
+        match self {
+            Self::Port(id) => (id.family, Some(id.name.to_string())),
+            Self::Family(family) => (*family, None),
+        }
+    }
+}
+
 /// The time at which something is refused.
 #[derive(Clone, Copy, Debug)]
 enum Occasion {
