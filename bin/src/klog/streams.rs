@@ -139,7 +139,14 @@ mod tests {
 
     /// Returns how many lines standard output has before a flush, and after it.
     fn reach(format: LogFormat, split_stream: bool, info_buffer_size: usize) -> [usize; 2] {
-        let config = LogConfig { format, split_stream, info_buffer_size, ..LogConfig::default() };
+        let flush_frequency = Duration::from_secs(3600);
+        let config = LogConfig {
+            format,
+            split_stream,
+            info_buffer_size,
+            flush_frequency,
+            ..Default::default()
+        };
         let sink = Sink::default();
         let streams = Streams::writing_to(&config, Box::new(sink.clone())).unwrap();
         let lines = || sink.0.lock().unwrap().split(|byte| *byte == b'\n').count() - 1;
