@@ -1,6 +1,6 @@
 //! The output of `iptables-save`.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::Ipv6Addr};
 
 use crate::xtables::{Jump, Table};
 
@@ -46,7 +46,7 @@ impl Dump {
     fn add_rule(&mut self, table: Table, line: &str) {
         let rest = &line[3..];
         let (chain, rule) = rest.split_once(' ').unwrap_or((rest, ""));
-        let rule = rule.trim_end().to_owned();
+        let rule = in_our_words(rule.trim_end());
         let chains = self.tables.entry(table).or_default();
         match chains.get_mut(chain) {
             Some(rules) => rules.push(rule),
@@ -83,6 +83,24 @@ impl Dump {
     }
 }
 
+/// Returns a rule in the words of [`RuleText`](crate::xtables::RuleText): some C libraries print
+/// addresses of IPv6 that begin with zeros as `::1.2.3.4`.
+fn in_our_words(rule: &str) -> String {
+    if !rule.contains(" ::") && !rule.contains(" [::") {
+        return rule.to_owned();
+    }
+    let (mut words, mut is_address) = (Vec::new(), false);
+    for word in rule.split(' ') {
+        let text = word.trim_start_matches('[').split(['/', ']']).next().unwrap_or_default();
+        words.push(match text.parse::<Ipv6Addr>() {
+            Ok(ip) if is_address => word.replacen(text, &ip.to_string(), 1),
+            _ => word.to_owned(),
+        });
+        is_address = ["-s", "-d", "--to-destination"].contains(&word);
+    }
+    words.join(" ")
+}
+
 /// Finds the comment that replaces a table with rules that are not of iptables.
 fn check(comment: &str) -> Result<(), Unreadable> {
     if !comment.contains("is incompatible") {
@@ -105,6 +123,26 @@ mod tests {
         assert_eq!(dump.chain(Table::Nat, "KUBE-A").unwrap(), ["-j DROP", ""]);
         assert_eq!(dump.chain(Table::Filter, "KUBE-A").unwrap().len(), 0);
         assert!(dump.has_chain(Table::Nat, "OUTPUT") && !dump.has_chain(Table::Nat, "X"));
+    }
+
+    /// Each comparison would find another program's change otherwise, and write the rule again.
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        let rules = [
+            "-s ::1.2.3.4/128 -d ::ffff:1.2.3.4/128 -j DROP",
+            "-p tcp -m comment --comment \"a ::1.2.3.4 b\" -j DNAT --to-destination [::0.1.0.2]:80",
+        ];
+        let text: String = rules.iter().map(|rule| format!("-A X {rule}\n")).collect();
+        let dump = Dump::parse(&format!("*nat\n:X - [0:0]\n{text}COMMIT\n")).unwrap();
+        let ip = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+        let [first, second] = [ip("::1.2.3.4"), ip("::1:2")];
+        let expected = [
+            format!("-s {first}/128 -d ::ffff:1.2.3.4/128 -j DROP"),
+            format!(
+                "-p tcp -m comment --comment \"a ::1.2.3.4 b\" -j DNAT --to-destination [{second}]:80"
+            ),
+        ];
+        assert_eq!(dump.chain(Table::Nat, "X").unwrap(), expected);
     }
 
     #[test]
