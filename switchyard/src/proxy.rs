@@ -167,7 +167,7 @@ impl Proxy {
     pub fn drain(self, limit: Duration) -> Result<(), EngineError> {
         let Self { servers, sockets, engine, forwards, handle, .. } = self;
         let start = Instant::now();
-        handle.health.ended();
+        handle.health.ending();
         drop((servers, sockets));
         let are_accepted = || start.elapsed() < limit - limit / 10;
         while forwards.as_ref().is_some_and(|forwards| (forwards.are_there)()) && are_accepted() {

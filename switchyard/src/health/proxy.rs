@@ -2,9 +2,9 @@
 //!
 //! A family is healthy unless a requested sync has been outstanding for too long, another program
 //! changed the rules in the kernel and the repair failed, the configuration does not fit the node,
-//! or the engine has ended. A sync that leaves a family out is outstanding for that family. Though
-//! the proxy works, the node as a whole may be ineligible for traffic because the node is about to
-//! be removed.
+//! or the engine has ended, or is about to. A sync that leaves a family out is outstanding for that
+//! family. Though the proxy works, the node as a whole may be ineligible for traffic because the
+//! node is about to be removed.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,9 @@ struct Inner {
     has_failed: bool,
     /// Whether the check of the node has refused it, so that nothing is programmed any more.
     is_refused: bool,
-    /// Whether the engine has ended, so that nothing is programmed any more, or is about to.
+    /// Whether the proxy is about to end, and still follows changes.
+    is_ending: bool,
+    /// Whether the engine has ended, so that nothing is programmed any more.
     has_ended: bool,
 }
 
@@ -165,7 +167,12 @@ impl ProxyHealth {
         self.lock().is_refused = true;
     }
 
-    /// Records that the engine has ended, or is about to.
+    /// Records that the proxy is about to end, and no more traffic should come.
+    pub fn ending(&self) {
+        self.lock().is_ending = true;
+    }
+
+    /// Records that the engine has ended.
     pub fn ended(&self) {
         self.lock().has_ended = true;
     }
@@ -186,8 +193,8 @@ impl ProxyHealth {
             |state: &Family| state.is_disturbed && (inner.has_failed || state.is_left_out);
         let families = inner.families.iter().map(|(family, state)| {
             let is_late = waiting(state).is_some_and(|waiting| waiting >= inner.timeout);
-            let has_stopped = inner.has_ended || inner.is_refused;
-            let healthy = !is_late && !is_wrong(state) && !has_stopped;
+            let is_out = inner.is_ending || inner.has_ended || inner.is_refused;
+            let healthy = !is_late && !is_wrong(state) && !is_out;
             (*family, FamilyReport { last_updated: state.last_updated, healthy })
         });
         let families: BTreeMap<_, _> = families.collect();
@@ -199,6 +206,8 @@ impl ProxyHealth {
             .collect();
         if inner.has_ended {
             problems.push("the engine has ended".to_owned());
+        } else if inner.is_ending {
+            problems.push("the proxy is about to end".to_owned());
         }
         if inner.is_refused {
             problems.push("the configuration does not fit the node".to_owned());
@@ -298,6 +307,9 @@ mod tests {
         health.synced(Timestamp::UNIX_EPOCH, now, |_| true);
         assert!(health.report(now).healthy());
 
+        health.ending();
+        assert!(!health.report(now).healthy());
+        assert_eq!(health.report(now).problems, ["the proxy is about to end"]);
         health.ended();
         assert!(!health.report(now).healthy());
         assert_eq!(health.report(now).problems, ["the engine has ended"]);
