@@ -2,7 +2,7 @@
 //! This needs no privileges.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 use switchyard_core::{
     error::ErrorChain,
-    model::{IpFamily, PerFamily, Protocol, ServicePortId},
+    model::{IpFamily, PerFamily, ServicePortId},
     proxier::{DegradedPort, Profile, ProxierError, SyncReport},
     state::{Action, FrontendAddress, ResolvedServicePort},
     transition::Transition,
@@ -20,7 +20,7 @@ use switchyard_core::{
 
 use crate::forwarder::{Forwarder, ListenError, Listener};
 
-use super::{Capture, RETRY, ports};
+use super::{Capture, RETRY, ports::Ports};
 
 /// Where a Service port can be reached on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -80,14 +80,14 @@ pub(crate) struct Loopback {
     families: PerFamily<bool>,
     entries: BTreeMap<ServicePortId, Entry>,
     /// The addresses that Service ports have, open or not.
-    taken: BTreeSet<(Protocol, SocketAddr)>,
+    ports: Ports,
     show: Option<ShowTable>,
     shown: Option<Vec<Reachable>>,
 }
 
 impl Loopback {
     pub(crate) fn new(families: PerFamily<bool>, show: Option<ShowTable>) -> Self {
-        Self { families, entries: BTreeMap::new(), taken: BTreeSet::new(), show, shown: None }
+        Self { families, entries: BTreeMap::new(), ports: Ports::default(), show, shown: None }
     }
 
     /// Opens, changes or closes the addresses of a Service port. Returns how many were opened and
@@ -101,9 +101,6 @@ impl Loopback {
         let protocol = id.name.protocol;
         let before = self.entries.remove(id);
         let known = before.as_ref().map(|entry| entry.row.address);
-        if let Some(address) = known {
-            self.taken.remove(&(protocol, address));
-        }
         let served = port.filter(|_| *self.families.get(id.family));
         let entry = served.and_then(|port| self.open_port(port, known, forwarder));
         let before = before.map_or_else(Vec::new, |entry| entry.open);
@@ -111,8 +108,12 @@ impl Loopback {
         let opened = after.iter().filter(|address| !before.contains(address)).count();
         let gone = before.iter().filter(|address| !after.contains(address));
         let closed = forwarder.close(gone.map(|address| (protocol, *address)));
+        let address = entry.as_ref().map(|entry| entry.row.address);
+        if let Some(known) = known.filter(|_| known != address) {
+            self.ports.free(protocol, known);
+        }
         if let Some(entry) = entry {
-            self.taken.insert((protocol, entry.row.address));
+            self.ports.take(protocol, entry.row.address);
             self.entries.insert(id.clone(), entry);
         }
         (opened, closed)
@@ -120,7 +121,7 @@ impl Loopback {
 
     /// Opens the addresses of a Service port, or changes those that are open.
     fn open_port(
-        &self,
+        &mut self,
         port: &ResolvedServicePort,
         known: Option<SocketAddr>,
         forwarder: &Forwarder,
@@ -147,7 +148,7 @@ impl Loopback {
         };
         let reserved = || forwarder.reserved_ports();
         let (address, error) =
-            ports::listen(&port.id, ip, known, &self.taken, reserved, |at| listen(at, main.action));
+            self.ports.listen(&port.id, ip, known, reserved, |at| listen(at, main.action));
         error.into_iter().for_each(&mut note);
         let node_port = find(|at| at == FrontendAddress::NodePort).map(|frontend| {
             let address = SocketAddr::new(address.ip(), frontend.port);
@@ -197,6 +198,7 @@ impl Capture for Loopback {
         change: &Transition<'_>,
         forwarder: &Forwarder,
     ) -> Result<SyncReport, ProxierError> {
+        self.ports.begin();
         let mut report = SyncReport::default();
         let again = self.entries.iter().filter(|(_, entry)| entry.failed.is_some());
         let again: Vec<ServicePortId> = again.map(|(id, _)| id.clone()).collect();

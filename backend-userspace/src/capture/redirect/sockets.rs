@@ -31,7 +31,7 @@ use switchyard_kernel::{
 };
 
 use crate::{
-    capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor, ports},
+    capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor, ports::Ports},
     forwarder::{Forwarder, ListenError, Listener},
 };
 
@@ -65,7 +65,7 @@ pub(crate) struct Redirect {
     families: PerFamily<bool>,
     sockets: HashMap<ServicePortId, PoolSockets>,
     /// The addresses of all sockets that are open.
-    taken: BTreeSet<(Protocol, SocketAddr)>,
+    ports: Ports,
     /// Sockets that the rules no longer lead to once they are synced.
     unused: Vec<(Protocol, SocketAddr)>,
     /// Service ports whose sockets could not be opened, and why.
@@ -94,7 +94,7 @@ impl Redirect {
             bound: SharedAddresses::default(),
             families,
             sockets: HashMap::new(),
-            taken: BTreeSet::new(),
+            ports: Ports::default(),
             unused: Vec::new(),
             failed: BTreeMap::new(),
             answers: Answers::new(answer_mark),
@@ -173,11 +173,11 @@ impl Redirect {
                     forwarder.listen(&listener).map_err(Box::new)
                 };
                 let reserved = || forwarder.reserved_ports();
-                let (address, error) = ports::listen(id, ip, before, &self.taken, reserved, listen);
+                let (address, error) = self.ports.listen(id, ip, before, reserved, listen);
                 if let Some(error) = error {
                     return Err(error);
                 }
-                self.taken.insert((id.name.protocol, address));
+                self.ports.take(id.name.protocol, address);
                 Ok(Some(address))
             };
             result = open(PoolKind::Cluster, before.cluster).and_then(|cluster| {
@@ -234,6 +234,7 @@ impl Capture for Redirect {
             forwarder.show_clients(self.answers.ensure(families));
         }
         self.derived.follow_node(change);
+        self.ports.begin();
         // A family that is left out has no address to listen at.
         let known_failures = self.failed.keys().filter(|id| *families.get(id.family));
         let known_failures: HashSet<ServicePortId> = known_failures.cloned().collect();
@@ -269,9 +270,7 @@ impl Capture for Redirect {
             // The pause ends by itself.
             tracing::warn!(err = %ErrorChain(&error), "Failed to let new connections come again");
         }
-        self.unused.iter().for_each(|socket| {
-            self.taken.remove(socket);
-        });
+        self.unused.iter().for_each(|(protocol, address)| self.ports.free(*protocol, *address));
         forwarder.close(self.unused.drain(..));
         report.added += missing.len();
         let lost = missing.iter().filter(|ip| known.contains(ip));
