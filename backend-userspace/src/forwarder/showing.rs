@@ -35,8 +35,8 @@ const SERVICES: usize = 2;
 /// The time for which one client is left out at one endpoint.
 const LEFT_OUT: Duration = Duration::from_secs(10);
 
-/// The most clients that are left out, and the most endpoints that have failed. Further ones are
-/// tried each time.
+/// The most clients that are left out, where further ones are tried each time, and the most
+/// endpoints that have failed, where each further one takes the place of another.
 const MOST: usize = 1024;
 
 /// The times for which an endpoint or a family is given up, at first and at most.
@@ -68,9 +68,10 @@ struct Doubts {
     given_up: Option<GivenUp>,
 }
 
-#[derive(Default)]
 struct Endpoint {
-    /// The clients that have failed.
+    /// The time of the last failure.
+    last: Instant,
+    /// The clients that have failed before it was given up.
     failed: BTreeSet<IpAddr>,
     given_up: Option<GivenUp>,
 }
@@ -173,13 +174,23 @@ impl Showing {
         if doubts.left_out.len() < MOST {
             doubts.left_out.insert((client, endpoint), now + LEFT_OUT);
         }
-        let is_known = doubts.endpoints.contains_key(&endpoint);
-        if doubts.given_up.is_some() || (!is_known && doubts.endpoints.len() >= MOST) {
+        if doubts.given_up.is_some() {
             return false;
         }
-        let of_endpoint = doubts.endpoints.entry(endpoint).or_default();
+        let endpoints = &mut doubts.endpoints;
+        if endpoints.len() >= MOST && !endpoints.contains_key(&endpoint) {
+            // Endpoints that are gone do not fail any more.
+            let oldest = endpoints.iter().min_by_key(|(_, of)| of.last).map(|(ip, _)| *ip);
+            oldest.map(|oldest| endpoints.remove(&oldest));
+        }
+        let new = || Endpoint { last: now, failed: BTreeSet::new(), given_up: None };
+        let of_endpoint = endpoints.entry(endpoint).or_insert_with(new);
+        of_endpoint.last = now;
+        if of_endpoint.given_up.is_some() {
+            return false;
+        }
         of_endpoint.failed.insert(client);
-        if of_endpoint.given_up.is_some() || of_endpoint.failed.len() < CLIENTS {
+        if of_endpoint.failed.len() < CLIENTS {
             return false;
         }
         of_endpoint.given_up = Some(GivenUp::new(now));
@@ -297,6 +308,18 @@ mod tests {
         assert!((7..10).all(|last| !tried.fail(2, last)), "one of the first has succeeded since");
         tried.work(1, 1);
         assert!(tried.shows(1, 1, 0) && tried.shows(1, 2, 0));
+    }
+
+    #[test]
+    fn endpoints_that_are_gone_make_room() {
+        let tried = Tried::new();
+        let service = ServiceName::new("default", "service-0");
+        for number in 0..u32::try_from(MOST).unwrap() {
+            let gone = IpAddr::from((0x0a00_0200 + number).to_be_bytes());
+            assert!((7..10).all(|last| !tried.0.failed(&service, client(last), gone, tried.1)));
+        }
+        assert!(!tried.fail(1, 7) && !tried.fail(1, 8));
+        assert!(tried.fail(1, 9), "the second Service");
     }
 
     #[test]
