@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(doubt(&record), Some(false));
     }
 
-    /// What another program changes between an own change and the look is more than the look shows.
+    /// Another program can change more between an own change and the look than the look shows.
     #[test]
     fn a_doubt_does_not_hide_what_fingerprints_show() {
         let prints = [[1, 1, 1], [1, 1, 2], [1, 1, 3], [1, 2, 4]];
