@@ -104,19 +104,6 @@ mod tests {
     }
 
     #[test]
-    fn local_policy_sends_only_clients_of_this_node_to_all_endpoints() {
-        let pool = |route, client: &str| {
-            listener(route, &[]).pool(client.parse().unwrap(), &RwLock::default())
-        };
-        assert_eq!(pool(Action::ExternalLocal, "127.0.0.1"), Some(PoolKind::Cluster));
-        assert_eq!(pool(Action::ExternalLocal, "198.51.100.7"), Some(PoolKind::Local));
-        assert_eq!(pool(Action::Drop, "127.0.0.1"), None);
-        let restricted = listener(Action::ExternalLocal, &["192.0.2.0/24"]);
-        let stranger = "198.51.100.7".parse().unwrap();
-        assert_eq!(restricted.pool(stranger, &RwLock::default()), None, "no allowed source");
-    }
-
-    #[test]
     fn allowed_sources_are_enforced_in_either_form_of_an_address() {
         let open = listener(Action::ExternalLocal, &[]);
         let restricted = listener(

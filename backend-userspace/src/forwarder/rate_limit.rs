@@ -19,15 +19,3 @@ impl RateLimit {
         is_due
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn twice_in_a_row_is_too_often() {
-        let mut limit = RateLimit::default();
-        assert!(limit.is_due());
-        assert!(!limit.is_due());
-    }
-}

@@ -162,13 +162,3 @@ fn an_endpoint_that_comes_back_while_it_has_connections_is_used_at_once() {
     port.update(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2]));
     assert!((0..4).any(|_| choose(&port, 1, now) == address(1)), "it may be another endpoint");
 }
-
-#[test]
-fn each_change_is_announced() {
-    let port = Port::new(&resolved(LbAlgorithm::Random, None, &[1]), &Arc::default());
-    let changes = port.changes();
-    assert!(!changes.has_changed().unwrap());
-    port.update(&resolved(LbAlgorithm::Random, None, &[2]));
-    assert!(changes.has_changed().unwrap());
-    assert!(port.serves(address(2)) && !port.serves(address(1)));
-}

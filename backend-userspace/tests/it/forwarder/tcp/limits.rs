@@ -1,42 +1,6 @@
 //! Clients that take all that they can get, and descriptors that run out.
 
-use std::{io::Read, net::TcpStream};
-
-use switchyard_core::model::Protocol;
-
 use crate::forwarder::support::*;
-
-/// The descriptors of the event loops of two threads.
-const LOOPS: usize = 2 * 4;
-
-/// Opens connections from an address until one is refused.
-fn take_all(client: [u8; 4], to: std::net::SocketAddr) -> Vec<TcpStream> {
-    let mut held = Vec::new();
-    loop {
-        let mut stream = connect_from(client, to);
-        if stream.read_exact(&mut [0; 1]).is_err() {
-            return held;
-        }
-        held.push(stream);
-    }
-}
-
-#[test]
-fn a_client_that_takes_all_it_can_leaves_places_for_others() {
-    let forwarder = forwarder(|config| config.descriptors = Some(2 * 90 + 2 + LOOPS));
-    let web = serve(&forwarder, "web", &[echo("a")]);
-    let api = serve(&forwarder, "api", &[echo("b")]);
-    assert_eq!(forwarder.usage().limit, 90);
-    let held = take_all([127, 0, 1, 1], web);
-    assert_eq!(held.len(), 30);
-    assert_eq!(forwarder.usage().connections, 30);
-    assert_eq!(forwarder.usage().refused, 1);
-    expect(&mut connect_from([127, 0, 1, 2], web), "a");
-    expect(&mut connect_from([127, 0, 1, 1], api), "b");
-    drop(held);
-    until("the connections end", || forwarder.usage().connections == 0);
-    expect(&mut connect_from([127, 0, 1, 1], web), "a");
-}
 
 #[test]
 fn connections_that_wait_for_an_endpoint_leave_places_for_others() {
@@ -70,8 +34,12 @@ mod descriptors {
 
     use rustix::process::{Resource, Rlimit, setrlimit};
     use socket2::{Domain, Socket, Type};
+    use switchyard_core::model::Protocol;
 
     use super::*;
+
+    /// The descriptors of the event loops of two threads.
+    const LOOPS: usize = 2 * 4;
 
     const CHILD: &str = "SWITCHYARD_FORWARDER_CHILD";
 

@@ -1,8 +1,6 @@
 //! Where datagrams go, and answers.
 
-use std::{sync::Arc, time::Duration};
-
-use switchyard_core::model::LbAlgorithm;
+use std::sync::Arc;
 
 use super::*;
 use crate::forwarder::support::forwarder;
@@ -78,29 +76,6 @@ fn endpoints_may_send_as_many_answers_as_they_like() {
         endpoint.send_to(format!("{i}").as_bytes(), flow).unwrap();
         assert_eq!(client.receive(), format!("{i}"));
     }
-}
-
-#[test]
-fn a_remembered_client_has_all_flows_at_one_endpoint() {
-    let forwarder = forwarder(|_| {});
-    let mut port = port(&[echo("a"), echo("b"), echo("c")]);
-    port.affinity = Some(Duration::from_secs(100));
-    let address = serve(&forwarder, port);
-    let first = Client::new(1, address).ask();
-    assert!((0..6).all(|_| Client::new(1, address).ask() == first));
-    assert!((2..5).any(|last| Client::new(last, address).ask() != first));
-}
-
-#[test]
-fn flows_count_as_connections() {
-    let forwarder = forwarder(|_| {});
-    let mut port = port(&[echo("a"), echo("b"), echo("c")]);
-    port.lb_algorithm = LbAlgorithm::LeastConnections;
-    let address = serve(&forwarder, port);
-    let clients: Vec<Client> = (0..6).map(|_| Client::new(1, address)).collect();
-    let mut asked: Vec<String> = clients.iter().map(Client::ask).collect();
-    asked.sort();
-    assert_eq!(asked, ["a", "a", "b", "b", "c", "c"]);
 }
 
 #[test]

@@ -67,13 +67,3 @@ fn endpoints_that_are_tried_once_are_not_tried_again() {
     forwarder.serve(&Arc::new(port(&[echo("a")])));
     assert_eq!(client.ask(), "a");
 }
-
-#[test]
-fn a_remembered_client_forgets_an_endpoint_that_refuses() {
-    let forwarder = forwarder(|_| {});
-    let refusing = refusing();
-    let mut port = port(&[refusing.1, echo("a")]);
-    port.affinity = Some(Duration::from_secs(100));
-    let address = serve(&forwarder, port);
-    assert!((0..6).all(|_| Client::new(1, address).ask() == "a"));
-}
