@@ -36,14 +36,6 @@ impl Flavour {
             Self::Nft => "nft",
         }
     }
-
-    /// Returns the other flavour.
-    pub fn other(self) -> Self {
-        match self {
-            Self::Legacy => Self::Nft,
-            Self::Nft => Self::Legacy,
-        }
-    }
 }
 
 impl fmt::Display for Flavour {
