@@ -42,7 +42,7 @@ impl Unsupported {
         if ports.is_empty() && self.ports.is_empty() {
             return Vec::new();
         }
-        let degraded: Box<[DegradedPort]> = ports
+        let mut degraded: Box<[DegradedPort]> = ports
             .iter()
             .map(|(id, unsupported)| {
                 let reasons: Vec<String> =
@@ -50,6 +50,7 @@ impl Unsupported {
                 DegradedPort { port: id.clone(), reason: reasons.join("; ") }
             })
             .collect();
+        degraded.sort_unstable_by(|a, b| a.port.cmp(&b.port));
         let count = |ports: &[DegradedPort]| {
             PerFamily::from_fn(|family| ports.iter().filter(|s| s.port.family == family).count())
         };
@@ -95,7 +96,8 @@ impl Unsupported {
             return all;
         }
         let find = |id: &ServicePortId| {
-            self.ports.get(&id.name.service)?.iter().find(|degraded| degraded.port == *id)
+            let ports = self.ports.get(&id.name.service)?;
+            ports.binary_search_by(|degraded| degraded.port.cmp(id)).ok().map(|place| &ports[place])
         };
         transition.ports().filter_map(|change| find(change.id)).cloned().collect()
     }

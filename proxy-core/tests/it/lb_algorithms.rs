@@ -209,11 +209,14 @@ fn a_synonym_is_named_by_its_own_name() {
 fn ports_and_families_are_one_problem() {
     let mut cluster = cluster(Capabilities::KUBE_PROXY);
     let service = service("web", "10.0.0.1,fd00::1")
-        .port("a", "TCP", 80)
         .port("b", "UDP", 80)
+        .port("a", "TCP", 80)
         .annotation(LB_ALGORITHM, "never-queue");
     assert_eq!(cluster.apply([&service]).len(), 1);
     assert_eq!(cluster.tracker.unsupported(), PerFamily { v4: 2, v6: 2 });
+    assert_eq!(cluster.tracker.degraded().len(), 4);
+    cluster.take_changes();
+    cluster.apply([&service.set("spec.sessionAffinity", "ClientIP")]);
     assert_eq!(cluster.tracker.degraded().len(), 4);
     cluster.replace(Kind::Service, &[]);
     assert_eq!(cluster.tracker.unsupported(), PerFamily::default());
