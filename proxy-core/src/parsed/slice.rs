@@ -40,7 +40,7 @@ impl Slice {
         let order =
             |port: &SlicePort| (&*port.name, port.protocol).cmp(&(&name.port, name.protocol));
         let from = &self.ports[self.ports.partition_point(|port| order(port).is_lt())..];
-        &from[..from.partition_point(|port| order(port).is_eq())]
+        &from[..from.iter().take_while(|port| order(port).is_eq()).count()]
     }
 }
 

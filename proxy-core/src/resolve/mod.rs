@@ -10,11 +10,15 @@ pub(crate) mod lb_algorithm;
 pub(crate) mod pools;
 pub(crate) mod slow_start;
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use self::{
     lb_algorithm::UnsupportedFeatures,
-    pools::{Pools, Weights},
+    pools::{Places, Pools, Weights},
     slow_start::GrowingShares,
 };
 use crate::{
@@ -46,13 +50,15 @@ pub(crate) struct NodeContext {
     pub(crate) capabilities: Capabilities,
 }
 
-/// The endpoints of a Service.
-pub(crate) struct Endpoints<'s, I> {
-    pub(crate) slices: I,
+/// The endpoints of a Service in a family.
+pub(crate) struct Endpoints<'s> {
+    pub(crate) slices: Vec<&'s Slice>,
     /// The endpoints that do not have their full shares yet.
     pub(crate) growing: Option<&'s GrowingShares>,
     /// The most endpoints of each pool of a port.
     pub(crate) most: usize,
+    /// What was chosen for ports so far, with numbers of [`pools::places`], by what decides it.
+    pub(crate) chosen: HashMap<(Places, bool, bool, bool), Pools>,
 }
 
 /// The identity of a Service port in a family.
@@ -70,12 +76,12 @@ pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> Ser
 /// Resolves one port of a Service in one family, and returns what the port asks for and does not
 /// get, and whether the port has more endpoints than it may have. `owns` returns whether a frontend
 /// belongs to this port, and not to another Service port that precedes it.
-pub(crate) fn resolve<'s>(
+pub(crate) fn resolve(
     id: &ServicePortId,
     service: &Service,
     port: &ServicePort,
     addresses: &Addresses,
-    endpoints: Endpoints<'s, impl Iterator<Item = &'s Slice> + Clone>,
+    endpoints: &mut Endpoints<'_>,
     node: &NodeContext,
     owns: impl Fn(&Frontend) -> bool,
 ) -> (ResolvedServicePort, UnsupportedFeatures, bool) {
@@ -154,11 +160,11 @@ pub(crate) fn health_check<'s>(
 ) -> Option<HealthCheck> {
     let port = service.health_check?;
     let count = |family| {
-        let mut ready = BTreeSet::new();
-        for port in &service.ports {
-            ready.extend(pools::local_ready(&id(service, port, family), slices.clone()));
-        }
-        ready.len()
+        let slices: Vec<_> = slices.clone().filter(|slice| slice.family == family).collect();
+        let places = |port| pools::places(&id(service, port, family), &slices).0;
+        let places: HashSet<_> = service.ports.iter().map(places).collect();
+        let ready = places.iter().flat_map(|places| pools::local_ready(places, &slices));
+        ready.collect::<HashSet<_>>().len()
     };
     let local_endpoints =
         PerFamily::from_fn(|family| service.addresses.get(family).is_some().then(|| count(family)));

@@ -37,39 +37,56 @@ pub(crate) struct Pools {
 
 impl Pools {
     /// Chooses the endpoints of a Service port for the policies that the port uses.
-    pub(crate) fn choose<'s>(
+    pub(crate) fn choose(
         id: &ServicePortId,
-        Endpoints { slices, growing, most }: Endpoints<'s, impl Iterator<Item = &'s Slice>>,
+        Endpoints { slices, growing, most, chosen }: &mut Endpoints<'_>,
         zone: Option<&str>,
         uses_cluster: bool,
         uses_local: bool,
         weights: Weights,
         drains_tcp: bool,
     ) -> Self {
-        let endpoints = candidates(id, slices);
-        let cluster = if uses_cluster { cluster_pool(&endpoints, zone) } else { Vec::new() };
-        let local = if uses_local {
-            ready_or_terminating(&endpoints, SliceEndpoint::is_local)
-        } else {
-            Vec::new()
+        let (places, numbers) = places(id, slices);
+        let has_serving = id.name.protocol != Protocol::Tcp || drains_tcp;
+        let key = (places, uses_cluster, uses_local, has_serving);
+        let pools = chosen.entry(key).or_insert_with_key(|(places, ..)| {
+            let endpoints = candidates(places, slices);
+            let cluster = if uses_cluster { cluster_pool(&endpoints, zone) } else { Vec::new() };
+            let local = if uses_local {
+                ready_or_terminating(&endpoints, SliceEndpoint::is_local)
+            } else {
+                Vec::new()
+            };
+            let mut are_limited = false;
+            let mut limited = |mut pool: Vec<Endpoint>| {
+                are_limited |= pool.len() > *most;
+                pool.truncate(*most);
+                pool
+            };
+            let mut weighed = |pool| weigh(limited(pool), *growing, weights);
+            let (cluster, local) = (weighed(cluster), weighed(local));
+            let has_any = !cluster.is_empty()
+                || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
+            let serving = match has_serving {
+                true => evenly(limited(pool(&endpoints, |e| e.ready || e.serving))),
+                false => Pool::default(),
+            };
+            Self { cluster, local, has_any, are_limited, serving }
+        });
+        let numbered = |pool: &Pool| {
+            let endpoint = |endpoint: &Endpoint| {
+                let mut address = endpoint.address;
+                address.set_port(numbers[usize::from(address.port())]);
+                Endpoint { address, ..*endpoint }
+            };
+            pool.iter().map(endpoint).collect()
         };
-        let mut are_limited = false;
-        let mut limited = |mut pool: Vec<Endpoint>| {
-            are_limited |= pool.len() > most;
-            pool.truncate(most);
-            pool
-        };
-        let mut weighed = |pool| weigh(limited(pool), growing, weights);
-        let (cluster, local) = (weighed(cluster), weighed(local));
-        let has_any =
-            !cluster.is_empty() || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
-        let serving = match id.name.protocol {
-            Protocol::Tcp if !drains_tcp => Pool::default(),
-            Protocol::Tcp | Protocol::Udp | Protocol::Sctp => {
-                evenly(limited(pool(&endpoints, |e| e.ready || e.serving)))
-            }
-        };
-        Self { cluster, local, has_any, are_limited, serving }
+        Self {
+            cluster: numbered(&pools.cluster),
+            local: numbered(&pools.local),
+            serving: numbered(&pools.serving),
+            ..*pools
+        }
     }
 
     /// Returns the endpoints that serve and are in neither of the given pools.
@@ -82,12 +99,9 @@ impl Pools {
     }
 }
 
-/// Returns the addresses of the port's ready endpoints on this node.
-pub(crate) fn local_ready<'s>(
-    id: &ServicePortId,
-    slices: impl Iterator<Item = &'s Slice>,
-) -> Vec<IpAddr> {
-    let endpoints = candidates(id, slices);
+/// Returns the addresses of the ready endpoints on this node of ports with these places.
+pub(crate) fn local_ready(places: &Places, slices: &[&Slice]) -> Vec<IpAddr> {
+    let endpoints = candidates(places, slices);
     let wanted = endpoints.iter().filter(|(_, e)| e.is_local() && e.takes_new());
     wanted.map(|(address, _)| address.ip()).collect()
 }
@@ -101,7 +115,8 @@ pub(crate) fn examined<'s>(
     uses_cluster: bool,
     resolved: Option<&ResolvedServicePort>,
 ) -> Vec<KnownEndpoint> {
-    let endpoints = candidates(id, slices);
+    let slices: Vec<&Slice> = slices.filter(|slice| slice.family == id.family).collect();
+    let endpoints = candidates(&ports(id, &slices), &slices);
     let scope = Scope::from_hints(&endpoints, zone);
     let is_chosen = |address| {
         resolved.is_some_and(|port| [&port.cluster, &port.local].iter().any(|p| is_in(p, address)))
@@ -152,31 +167,52 @@ pub(crate) fn strays<'s>(
     strays
 }
 
+/// The slices that have a port, by their places in a list, each with a number for the port.
+pub(crate) type Places = Vec<(usize, u16)>;
+
+/// Returns the slices that have the port, with the numbers that the port has there.
+fn ports(id: &ServicePortId, slices: &[&Slice]) -> Places {
+    let ports = slices.iter().map(|slice| slice.ports_of(&id.name)).enumerate();
+    ports.flat_map(|(place, ports)| ports.iter().map(move |port| (place, port.port))).collect()
+}
+
+/// Returns the slices that have the port, each with the place of its number among the port's
+/// numbers, and these in order. Ports of the same places have the same endpoints but for the
+/// numbers: a Service may have 20,000 ports of a thousand endpoints.
+pub(crate) fn places(id: &ServicePortId, slices: &[&Slice]) -> (Places, Vec<u16>) {
+    let mut places = ports(id, slices);
+    let mut numbers: Vec<u16> = places.iter().map(|(_, number)| *number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    for (_, number) in &mut places {
+        *number = numbers.partition_point(|other| other < number) as u16;
+    }
+    (places, numbers)
+}
+
 /// Every endpoint of the port, one per address.
 type Candidates<'s> = BTreeMap<SocketAddr, &'s SliceEndpoint>;
 
 /// Collects the endpoints of the port. An address may be in several slices, or belong to a pod that
 /// took the address over from a terminating pod. The entry that is better able to serve counts, so
 /// that the order of slices does not matter.
-fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -> Candidates<'s> {
+fn candidates<'s>(places: &Places, slices: &[&'s Slice]) -> Candidates<'s> {
     let rank = |e: &SliceEndpoint| {
         (!e.terminating, e.ready, e.serving, e.is_local(), e.node_hint == NodeHint::Ours)
     };
     let mut found = Candidates::new();
-    for slice in slices.filter(|slice| slice.family == id.family) {
-        for port in slice.ports_of(&id.name) {
-            for endpoint in &slice.endpoints {
-                match found.entry(SocketAddr::new(endpoint.address, port.port)) {
-                    Entry::Vacant(vacant) => {
-                        vacant.insert(endpoint);
-                    }
-                    Entry::Occupied(mut known) => {
-                        // Of equal rank: prefer by the rest, in any fixed order.
-                        let rest = |e: &'s SliceEndpoint| (&e.zones, e.weight, e.place);
-                        let (new, old) = (rank(endpoint), rank(known.get()));
-                        if (new, rest(endpoint)) > (old, rest(known.get())) {
-                            known.insert(endpoint);
-                        }
+    for &(place, number) in places {
+        for endpoint in &slices[place].endpoints {
+            match found.entry(SocketAddr::new(endpoint.address, number)) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(endpoint);
+                }
+                Entry::Occupied(mut known) => {
+                    // Of equal rank: prefer by the rest, in any fixed order.
+                    let rest = |e: &'s SliceEndpoint| (&e.zones, e.weight, e.place);
+                    let (new, old) = (rank(endpoint), rank(known.get()));
+                    if (new, rest(endpoint)) > (old, rest(known.get())) {
+                        known.insert(endpoint);
                     }
                 }
             }

@@ -146,14 +146,19 @@ impl Tracker {
         };
         if let Some(service) = service {
             for (family, addresses) in families(service) {
+                let slices = self.slices.get(name).filter(|slice| slice.family == family);
+                let endpoints = &mut Endpoints {
+                    slices: slices.collect(),
+                    growing,
+                    most: MAX_DESTINATIONS / service.ports.len().max(1),
+                    chosen: HashMap::new(),
+                };
                 for port in &service.ports {
                     let id = resolve::id(service, port, family);
                     let wanted = listeners(port, addresses, self.config.external_ips);
                     let (owned, others) = self.listeners.divide(&id, wanted);
                     lost.extend(others);
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
-                    let most = MAX_DESTINATIONS / service.ports.len();
-                    let endpoints = Endpoints { slices: self.slices.get(name), growing, most };
                     let around = around.get(family);
                     let (port, unsupported, is_limited) =
                         resolve::resolve(&id, service, port, addresses, endpoints, around, owns);
@@ -162,7 +167,7 @@ impl Tracker {
                     }
                     resolved.push(port);
                     if is_limited {
-                        limited.insert(family, most);
+                        limited.insert(family, endpoints.most);
                     }
                 }
             }

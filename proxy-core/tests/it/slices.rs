@@ -43,6 +43,26 @@ fn several_slices_make_one_pool() {
 }
 
 #[test]
+fn each_port_has_its_numbers_of_each_slice() {
+    let mut cluster = Cluster::new();
+    let names = ["a", "b", "c"];
+    let of_web = |suffix, numbers: [i64; 3]| {
+        let slice = slice("web", suffix).endpoint(endpoint("10.1.0.1", THERE));
+        names
+            .iter()
+            .zip(numbers)
+            .fold(slice, |slice, (name, number)| slice.port(name, "TCP", number))
+    };
+    let web =
+        service("web", "10.0.0.1").port("a", "TCP", 1).port("b", "TCP", 2).port("c", "TCP", 3);
+    let alone = of_web("3", [0, 0, 5]).endpoint(endpoint("10.1.0.2", THERE));
+    cluster.apply(&[web, of_web("1", [1, 2, 9]), of_web("2", [1, 4, 3]), alone]);
+    let pools = names.map(|name| pool(&cluster.port("web", name).cluster));
+    let of_c = "10.1.0.1:3 10.1.0.1:5 10.1.0.1:9 10.1.0.2:5";
+    assert_eq!(pools, ["10.1.0.1:1", "10.1.0.1:2 10.1.0.1:4", of_c]);
+}
+
+#[test]
 fn a_slice_may_move_to_another_service() {
     let mut cluster = Cluster::new();
     let moving = of_web("1").endpoint(endpoint("10.1.0.1", HERE));
