@@ -164,6 +164,7 @@ pub(crate) struct IpvsProxier {
     degraded: Degraded,
     checkup: Checkup,
     most_reals: usize,
+    large: limit::Large,
     /// The time of the next comparison because of `left`, and the last wait for one that was to
     /// follow soon.
     retry: Option<Instant>,
@@ -247,6 +248,7 @@ impl IpvsProxier {
             degraded: Degraded::default(),
             checkup: Checkup::default(),
             most_reals: limit::MOST,
+            large: limit::Large::new(),
             retry: None,
             soon: None,
             unreported: SyncReport::default(),

@@ -232,16 +232,19 @@ fn a_service_has_so_many_real_servers_and_no_more() {
     node.sync(web());
     node.proxier.most_reals = 399;
     let endpoints: Vec<u8> = (1..=100).collect();
-    let large = |ips: &[&str]| {
+    let one_port = |ips: &[&str]| {
         let service = service("large", "10.96.0.9").set("spec.externalIPs", serde_json::json!(ips));
-        service.port("a", "TCP", 80).port("b", "TCP", 81).apply()
+        service.port("a", "TCP", 80)
     };
+    let large = |ips: &[&str]| one_port(ips).port("b", "TCP", 81).apply();
     let mut slice = slice("large", "a").port("a", "TCP", 80).port("b", "TCP", 81);
     for last in &endpoints {
         slice = slice.endpoint(endpoint(&format!("10.244.0.{last}"), NODE));
     }
     let ips = ["192.0.2.1", "192.0.2.2"];
-    node.apply([large(&ips[..1]), slice.apply(), web_slice(&[2])]);
+    node.sync([large(&[]), slice.apply()]);
+    node.sync([one_port(&ips).apply()]);
+    node.apply([large(&ips[..1]), web_slice(&[2])]);
     let refused = node.try_sync().expect("all else").degraded;
     let [degraded] = refused.as_slice() else { panic!("{refused:?}") };
     assert_eq!(degraded.port.to_string(), "ns/large:b (TCP, IPv4)");
