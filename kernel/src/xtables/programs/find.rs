@@ -77,27 +77,32 @@ impl Tools {
 
     /// Keeps the families whose tables can be read: a node may lack a family's kernel modules, or
     /// the privilege to use them. A family whose program cannot be run now, or does not end in
-    /// time, is kept as well: syncs show what comes of it. Runs one program for each family.
+    /// time, is kept beside the other: syncs show what comes of it. Runs one program for each
+    /// family.
     ///
     /// # Errors
     ///
     /// The first family's, if no family's tables can be read.
     pub fn usable(mut self) -> Result<Self, ToolError> {
         let mut first = None;
+        let mut is_usable = false;
         for family in IpFamily::ALL {
             let Some(programs) = self.get(family) else { continue };
-            let Err(error) = programs.check(&["-t", "nat", "-n", "-L", PROBE]) else { continue };
+            let Err(error) = programs.check(&["-t", "nat", "-n", "-L", PROBE]) else {
+                is_usable = true;
+                continue;
+            };
             let err = ErrorChain(&error);
             if matches!(error, ToolError::TimedOut { .. } | ToolError::Run { .. }) {
                 tracing::warn!(%family, %err, "Could not ask whether iptables works for an IP family");
-                continue;
+            } else {
+                tracing::info!(%family, %err, "iptables unavailable for an IP family");
+                *self.programs.get_mut(family) = None;
             }
-            tracing::info!(%family, %err, "iptables unavailable for an IP family");
-            *self.programs.get_mut(family) = None;
             first.get_or_insert(error);
         }
         match first {
-            Some(error) if self.iter().next().is_none() => Err(error),
+            Some(error) if !is_usable => Err(error),
             _ => Ok(self),
         }
     }
