@@ -34,7 +34,7 @@ pub(crate) fn owned(names: &ChainNames) -> OwnedChains {
     let nat = nat.map(|name| (Table::Nat, name));
     OwnedChains {
         names: canaries.into_iter().chain(filter).chain(nat).collect(),
-        prefixes: names.prefixes().map(|prefix| (Table::Nat, prefix)).into(),
+        prefixes: names.prefixes().into(),
         jumps: all_jumps(names, true, None),
     }
 }

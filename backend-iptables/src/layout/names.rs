@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use sha2::{Digest, Sha256};
 use switchyard_core::model::ServicePortName;
+use switchyard_kernel::xtables::Table;
 
 /// The kubelet's chain as well, so that it is neither flushed nor deleted.
 pub(crate) const FIREWALL: &str = "KUBE-FIREWALL";
@@ -63,8 +64,15 @@ pub(crate) static SWITCHYARD: ChainNames = chain_names!("SWYD-");
 
 impl ChainNames {
     /// The prefixes of names of chains that belong to single Service ports or endpoints.
-    pub(crate) fn prefixes(&self) -> [&'static str; 5] {
-        [self.cluster, self.local, self.external, self.firewall, self.endpoint]
+    pub(crate) fn prefixes(&self) -> [(Table, &'static str); 6] {
+        [
+            (Table::Nat, self.cluster),
+            (Table::Nat, self.local),
+            (Table::Nat, self.external),
+            (Table::Nat, self.firewall),
+            (Table::Nat, self.endpoint),
+            (Table::Filter, self.firewall),
+        ]
     }
 
     /// Whether the backend writes a chain of this name.
@@ -82,12 +90,13 @@ impl ChainNames {
             self.ipvs_others,
             self.canary,
         ];
-        fixed.contains(&chain) || self.is_of_service_port(chain)
+        fixed.contains(&chain)
+            || self.prefixes().iter().any(|(_, prefix)| chain.starts_with(prefix))
     }
 
-    /// Whether a chain of the nat table belongs to a Service port, of the past or the present.
-    pub(crate) fn is_of_service_port(&self, chain: &str) -> bool {
-        self.prefixes().iter().any(|prefix| chain.starts_with(prefix))
+    /// Whether a chain belongs to a Service port, of the past or the present.
+    pub(crate) fn is_of_service_port(&self, table: Table, chain: &str) -> bool {
+        self.prefixes().iter().any(|(of, prefix)| *of == table && chain.starts_with(prefix))
     }
 }
 
@@ -121,7 +130,8 @@ impl PortNames {
         format!("{}{}", self.chains.external, self.suffix)
     }
 
-    /// The chain that lets the allowed sources of load balancer addresses through.
+    /// The chains that let the allowed sources of load balancer addresses through, one in the nat
+    /// table and one in the filter table.
     pub(crate) fn firewall(&self) -> String {
         format!("{}{}", self.chains.firewall, self.suffix)
     }
@@ -170,13 +180,17 @@ mod tests {
         assert_ne!(one, other);
         for name in [one, other, web.local(), web.external(), web.firewall()] {
             // XT_EXTENSION_MAXNAMELEN, with the zero at the end.
-            assert!(name.len() < 29 && KUBE_PROXY.is_of_service_port(&name), "{name}");
+            assert!(name.len() < 29 && KUBE_PROXY.is_of_service_port(Table::Nat, &name), "{name}");
         }
-        assert!(!KUBE_PROXY.is_of_service_port(KUBE_PROXY.services));
+        assert!(KUBE_PROXY.is_of_service_port(Table::Filter, &web.firewall()));
+        for other in [KUBE_PROXY.services, &web.local()] {
+            assert!(!KUBE_PROXY.is_of_service_port(Table::Filter, other), "{other}");
+        }
         assert!(KUBE_PROXY.has(KUBE_PROXY.services) && KUBE_PROXY.has(&web.local()));
         for other in [FIREWALL, "KUBE-KUBELET-CANARY", "KUBE-ROUTER-FORWARD", "SWYD-SERVICES"] {
             assert!(!KUBE_PROXY.has(other), "{other}");
         }
-        assert_eq!(KUBE_PROXY.prefixes().map(str::len), SWITCHYARD.prefixes().map(str::len));
+        let lengths = |names: &ChainNames| names.prefixes().map(|(_, prefix)| prefix.len());
+        assert_eq!(lengths(&KUBE_PROXY), lengths(&SWITCHYARD));
     }
 }

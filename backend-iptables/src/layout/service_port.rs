@@ -18,15 +18,15 @@ use switchyard_core::{
         ResolvedServicePort,
     },
 };
-use switchyard_kernel::xtables::{Chain, Recent, RuleText};
+use switchyard_kernel::xtables::{Chain, Recent, RuleText, Table};
 
 use super::{Context, SharedChain, names::PortNames};
 
 /// The chains and rules of a Service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortRules {
-    /// Chains of the Service port alone, in the nat table.
-    pub(crate) chains: Vec<Chain>,
+    /// Chains of the Service port alone.
+    pub(crate) chains: Vec<(Table, Chain)>,
     /// Rules in shared chains. Rules of the same chain stand in this order.
     pub(crate) shared: Vec<(SharedChain, String)>,
 }
@@ -44,6 +44,7 @@ impl PortRules {
             local: None,
             external: None,
             firewall: None,
+            filter: None,
         };
         for frontend in &port.frontends {
             rendering.add_frontend(frontend);
@@ -65,6 +66,8 @@ struct Rendering<'a> {
     local: Option<Vec<String>>,
     external: Option<Chain>,
     firewall: Option<Chain>,
+    /// The chain `KUBE-FW-` of the filter table.
+    filter: Option<Chain>,
 }
 
 impl Rendering<'_> {
@@ -82,7 +85,7 @@ impl Rendering<'_> {
             ) => {
                 self.add_external(action);
                 let to = match &frontend.allowed_sources {
-                    Some(sources) => self.add_firewall(sources, &self.names.external()),
+                    Some(sources) => self.add_firewall(sources),
                     None => self.names.external(),
                 };
                 let what = match action {
@@ -263,51 +266,46 @@ impl Rendering<'_> {
         self.external = Some(Chain { name: self.names.external(), rules });
     }
 
-    /// Adds the chain that leads allowed sources to another and lets the rest fall through. Returns
-    /// the name of the chain.
-    fn add_firewall(&mut self, sources: &[ipnet::IpNet], to: &str) -> String {
-        let name = self.names.firewall();
-        let rules = || sources.iter().map(|net| RuleText::new().source(*net).jump(to)).collect();
+    /// Adds the chain that leads allowed sources on and lets the rest fall through. Returns the
+    /// name of the chain.
+    fn add_firewall(&mut self, sources: &[ipnet::IpNet]) -> String {
+        let (name, to) = (self.names.firewall(), self.names.external());
+        let rules = || sources.iter().map(|net| RuleText::new().source(*net).jump(&to)).collect();
         self.firewall.get_or_insert_with(|| Chain { name: name.clone(), rules: rules() });
         name
     }
 
-    /// Drops packets that are still addressed to the frontend in the filter table.
+    /// Drops packets of sources that are not allowed in the filter table. Without IPVS, packets of
+    /// all others have another destination there, if there are endpoints.
     fn deny(&mut self, frontend: &Frontend, sources: &[ipnet::IpNet]) {
-        let shared = SharedChain::FilterFirewall;
+        let name = self.names.firewall();
         let by_ipvs = matches!(frontend.action, Action::Delivered { .. } | Action::DeliveredLocal);
-        if by_ipvs {
-            for net in sources {
-                let rule = self.limited(RuleText::new().source(*net), frontend, true, " by IPVS");
-                self.rules.shared.push((shared, rule.jump("RETURN")));
-            }
-        }
-        let what = format!(" traffic not accepted by {}", self.names.firewall());
-        let mut rule = self.limited(RuleText::new(), frontend, by_ipvs, &what);
         let is_refused = frontend.action == Action::Reject;
-        if is_refused {
-            // Allowed sources, of which there may be many, are marked in a chain of their own.
-            let (to, mark) =
-                (self.add_firewall(sources, self.mark_masq), self.context.settings.mark);
-            self.dispatch(frontend, &to);
-            rule = rule.matching(&format!("-m mark ! --mark {mark:#x}/{mark:#x}"));
-        }
-        self.rules.shared.push((shared, rule.jump("DROP")));
+        let has_filter = by_ipvs || is_refused;
+        let not_accepted = format!(" traffic not accepted by {name}");
+        let (what, to) = match has_filter {
+            true => (" source ranges", &*name),
+            false => (&*not_accepted, "DROP"),
+        };
+        let (port, protocol) = (frontend.port, self.port.id.name.protocol);
+        let rule = match frontend.at.ip().filter(|_| by_ipvs) {
+            None => self.at(RuleText::new(), frontend, what),
+            // IPVS has translated the node's own packets.
+            Some(ip) => RuleText::new()
+                .protocol(protocol)
+                .comment(&self.comment(what))
+                .matching(&format!("-m conntrack --ctorigdst {ip} --ctorigdstport {port}")),
+        };
+        let shared = SharedChain::FilterFirewall;
+        self.rules.shared.push((shared, rule.jump(to)));
         if is_refused {
             let rule = self.at(RuleText::new(), frontend, " has no endpoints");
             self.rules.shared.push((shared, rule.jump(self.context.reject())));
         }
-    }
-
-    /// Matches packets to a frontend. IPVS has translated the node's own when they are filtered.
-    fn limited(&self, rule: RuleText, frontend: &Frontend, by_ipvs: bool, what: &str) -> RuleText {
-        let (port, protocol) = (frontend.port, self.port.id.name.protocol);
-        match frontend.at.ip().filter(|_| by_ipvs) {
-            None => self.at(rule, frontend, what),
-            Some(ip) => rule
-                .protocol(protocol)
-                .comment(&self.comment(what))
-                .matching(&format!("-m conntrack --ctorigdst {ip} --ctorigdstport {port}")),
+        if has_filter {
+            let allowed = sources.iter().map(|net| RuleText::new().source(*net).jump("RETURN"));
+            let rules = || allowed.chain([RuleText::new().jump("DROP")]).collect();
+            self.filter.get_or_insert_with(|| Chain { name, rules: rules() });
         }
     }
 
@@ -358,7 +356,7 @@ impl Rendering<'_> {
     }
 
     fn finish(mut self) -> PortRules {
-        let mut endpoints = BTreeMap::new();
+        let (mut chains, mut endpoints) = (Vec::new(), BTreeMap::new());
         for kind in [PoolKind::Cluster, PoolKind::Local] {
             let before = match kind {
                 PoolKind::Cluster => self.cluster.take(),
@@ -368,7 +366,7 @@ impl Rendering<'_> {
             let pool = self.port.pool(kind);
             rules.extend(self.returning(pool));
             rules.extend(self.draw(pool));
-            self.rules.chains.push(Chain { name: self.pool_name(kind), rules });
+            chains.push(Chain { name: self.pool_name(kind), rules });
             for endpoint in pool.iter().filter(|endpoint| endpoint.may_be_local) {
                 endpoints.entry(endpoint.address).or_insert_with(|| self.endpoint_chain(endpoint));
             }
@@ -376,9 +374,11 @@ impl Rendering<'_> {
         if self.context.settings.beneath_ipvs {
             self.add_hairpins();
         }
-        self.rules.chains.extend(self.external.take());
-        self.rules.chains.extend(self.firewall.take());
-        self.rules.chains.extend(endpoints.into_values());
+        chains.extend(self.external.take());
+        chains.extend(self.firewall.take());
+        chains.extend(endpoints.into_values());
+        let chains = chains.into_iter().map(|chain| (Table::Nat, chain));
+        self.rules.chains = chains.chain(self.filter.take().map(|c| (Table::Filter, c))).collect();
         self.rules
     }
 

@@ -31,8 +31,8 @@ pub(super) fn find(
     for (id, port) in state.service_ports.iter().filter(|(id, _)| id.family == context.family) {
         let rules = PortRules::new(port, context);
         if id.name.service == *service {
-            for chain in rules.chains {
-                compare_chain(&mut found, dump, Table::Nat, chain);
+            for (table, chain) in rules.chains {
+                compare_chain(&mut found, dump, table, chain);
             }
             for (chain, rule) in &rules.shared {
                 missing.entry(*chain).or_default().push(rule.clone());

@@ -36,7 +36,7 @@ pub(crate) fn plan(
         compare_chain(&mut changes, dump, table, chain);
     }
     let mut shared: HashMap<SharedChain, Vec<String>> = HashMap::new();
-    let mut wanted: HashSet<String> = HashSet::new();
+    let mut wanted: HashSet<(Table, String)> = HashSet::new();
     let mut ports: Vec<_> =
         state.service_ports.iter().filter(|(id, _)| id.family == context.family).collect();
     // For readers of the chains; sorting costs little.
@@ -46,9 +46,9 @@ pub(crate) fn plan(
         for (shared_chain, rule) in rules.shared {
             shared.entry(shared_chain).or_default().push(rule);
         }
-        for chain in rules.chains {
-            wanted.insert(chain.name.clone());
-            compare_chain(&mut changes, dump, Table::Nat, chain);
+        for (table, chain) in rules.chains {
+            wanted.insert((table, chain.name.clone()));
+            compare_chain(&mut changes, dump, table, chain);
         }
     }
     let health = fixed::health_checks(&state.health_checks, context.family);
@@ -68,7 +68,9 @@ pub(crate) fn plan(
         if context.serves_localhost() {
             add_firewall(&mut changes, dump, context.loopback());
         }
-        remove_stale(&mut changes, dump, &wanted, context.settings.names);
+        for table in [Table::Filter, Table::Nat] {
+            remove_stale(&mut changes, dump, table, &wanted, context.settings.names);
+        }
     }
     changes
 }
@@ -150,19 +152,23 @@ pub(super) fn add_firewall(changes: &mut Changes, dump: &Dump, loopback: &str) {
 
 /// Deletes chains of Service ports and endpoints that are gone. A chain that another program's
 /// chain leads to cannot be deleted, and must not keep everything else from being programmed.
-fn remove_stale(changes: &mut Changes, dump: &Dump, wanted: &HashSet<String>, names: &ChainNames) {
-    let is_ours = |name: &str| {
-        names.is_of_service_port(name) || name == names.services || name == names.node_ports
-    };
-    let held = held_by_others(dump, Table::Nat, is_ours);
-    for (name, rules) in dump.chains(Table::Nat) {
-        if !names.is_of_service_port(name) || wanted.contains(name) {
+fn remove_stale(
+    changes: &mut Changes,
+    dump: &Dump,
+    table: Table,
+    wanted: &HashSet<(Table, String)>,
+    names: &ChainNames,
+) {
+    let held = held_by_others(dump, table, |name| names.has(name));
+    for (name, rules) in dump.chains(table) {
+        let is_wanted = || wanted.contains(&(table, name.to_owned()));
+        if !names.is_of_service_port(table, name) || is_wanted() {
             continue;
         }
         if !held.contains(name) {
-            changes.remove_chain(Table::Nat, name);
+            changes.remove_chain(table, name);
         } else if !rules.is_empty() {
-            changes.empty_chain(Table::Nat, name);
+            changes.empty_chain(table, name);
         }
     }
 }

@@ -98,18 +98,20 @@ impl Update {
         self.compare_shared(old.shared, new.shared);
     }
 
-    fn compare_chains(&mut self, old: Vec<Chain>, new: Vec<Chain>) {
-        let rules = |chains: &[Chain]| chains.iter().map(|c| c.rules.len() as i64).sum::<i64>();
-        self.changes.count_owned(Table::Nat, rules(&new) - rules(&old));
-        let mut old: BTreeMap<String, Vec<String>> =
-            old.into_iter().map(|chain| (chain.name, chain.rules)).collect();
-        for chain in new {
-            if old.remove(&chain.name).as_ref() != Some(&chain.rules) {
-                self.changes.write_chain(Table::Nat, chain);
+    fn compare_chains(&mut self, old: Vec<(Table, Chain)>, new: Vec<(Table, Chain)>) {
+        let mut gone = BTreeMap::new();
+        for (table, chain) in old {
+            self.changes.count_owned(table, -(chain.rules.len() as i64));
+            gone.insert((table, chain.name), chain.rules);
+        }
+        for (table, chain) in new {
+            self.changes.count_owned(table, chain.rules.len() as i64);
+            if gone.remove(&(table, chain.name.clone())).as_ref() != Some(&chain.rules) {
+                self.changes.write_chain(table, chain);
             }
         }
-        for name in old.into_keys() {
-            self.changes.remove_chain(Table::Nat, &name);
+        for (table, name) in gone.into_keys() {
+            self.changes.remove_chain(table, &name);
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) fn ports(state: &State, context: &Context<'_>, error: &ToolError) -> 
     }
     let needs = |rules: PortRules| {
         lines.iter().any(|(chain, text)| {
-            rules.chains.iter().any(|own| own.name == *chain)
+            rules.chains.iter().any(|(_, own)| own.name == *chain)
                 || rules.shared.iter().any(|(_, rule)| text.contains(rule.as_str()))
         })
     };

@@ -8,7 +8,7 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     model::IpFamily,
     objects::Event,
-    state::State,
+    state::{Action, State},
     testing::{NODE, endpoint, node, service, slice},
     track::Tracker,
 };
@@ -118,19 +118,35 @@ fn rules_are_word_for_word() {
 /// one Service, with and without endpoints, are not there.
 #[test]
 fn source_ranges_are_in_chains_of_their_own() {
-    let mut state = state();
+    let [mut state, mut delivered] = [state(), state()];
     let ranges = (0..=255).map(|n| format!("203.0.{n}.0/24").parse().expect("a range"));
     let ranges: Arc<[_]> = ranges.collect();
-    for port in state.service_ports.values_mut() {
-        let limits = Arc::make_mut(port).frontends.iter_mut();
-        limits.filter_map(|f| f.allowed_sources.as_mut()).for_each(|of| *of = ranges.clone());
+    let limited = |state: &mut State, by_ipvs| {
+        for port in state.service_ports.values_mut() {
+            for frontend in &mut Arc::make_mut(port).frontends {
+                let Some(sources) = &mut frontend.allowed_sources else { continue };
+                *sources = ranges.clone();
+                if by_ipvs && frontend.action == Action::ExternalLocal {
+                    frontend.action = Action::DeliveredLocal;
+                }
+            }
+        }
+    };
+    limited(&mut state, false);
+    limited(&mut delivered, true);
+    let mut beneath_ipvs = IptablesConfig::default();
+    beneath_ipvs.beneath_ipvs = true;
+    // By IPVS, clients on the node are told apart in the nat table as well.
+    for (config, state, chains) in
+        [(IptablesConfig::default(), state, 2), (beneath_ipvs, delivered, 3)]
+    {
+        let rules = render(&config, &state, IpFamily::V4);
+        let (own, shared): (Vec<_>, Vec<_>) = rules
+            .lines()
+            .filter(|line| line.contains("203.0."))
+            .partition(|line| line.starts_with("-A KUBE-FW-"));
+        assert_eq!((own.len(), shared), (chains * ranges.len(), Vec::new()));
     }
-    let rules = render(&IptablesConfig::default(), &state, IpFamily::V4);
-    let (own, shared): (Vec<_>, Vec<_>) = rules
-        .lines()
-        .filter(|line| line.contains("203.0."))
-        .partition(|line| line.starts_with("-A KUBE-FW-"));
-    assert_eq!((own.len(), shared), (2 * ranges.len(), Vec::new()));
 }
 
 /// After any program has restored the rules, the backend has nothing to change.

@@ -154,7 +154,15 @@ fn a_clean_up_leaves_the_firewall_alone_of_both_flavours_and_can_be_repeated() {
         proxies[0].clean_up();
         assert_eq!(tables(), before);
         for proxy in &mut proxies {
-            proxy.sync(web());
+            // One Service has a chain of its own in the filter table.
+            let limited = service("limited", "10.96.0.2").port("http", "TCP", 80);
+            let limited = limited.set("spec.type", "LoadBalancer").ingress("192.0.2.2");
+            let ranges = serde_json::json!(["203.0.113.0/24"]);
+            let limited = limited.set("spec.loadBalancerSourceRanges", ranges).apply();
+            proxy.sync(web().into_iter().chain([limited]));
+            assert!(
+                tables().iter().flatten().any(|text| text.contains("203.0.113.0/24 -j RETURN"))
+            );
         }
         let is_firewall = |line: &&str| line.contains("KUBE-FIREWALL");
         let without_firewall = || {

@@ -158,7 +158,7 @@ mod tests {
             "-A KUBE-IPVS-OTHERS -d 192.0.2.1/32 -m comment --comment \"ns/limited:http and no other port\" -j REJECT",
         );
         has(
-            "-A KUBE-PROXY-FIREWALL -s 203.0.113.0/24 -p tcp -m comment --comment \"ns/limited:http by IPVS\" -m conntrack --ctorigdst 192.0.2.1 --ctorigdstport 80 -j RETURN",
+            "-A KUBE-PROXY-FIREWALL -p tcp -m comment --comment \"ns/limited:http source ranges\" -m conntrack --ctorigdst 192.0.2.1 --ctorigdstport 80 -j KUBE-FW-",
         );
         has("-A KUBE-IPVS-HAIRPINS -s 10.244.0.5/32 -d 10.244.0.5/32 -p tcp");
         has(
