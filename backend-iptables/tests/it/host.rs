@@ -78,6 +78,10 @@ fn a_family_is_kept_whose_program_does_not_end_in_time() {
         assert_eq!(families(&config), PerFamily { v4: true, v6: true });
         install(&directory, "ip6tables", &format!("[ $1 = --version ] || exit 3\n{version}"));
         assert_eq!(families(&config), PerFamily { v4: true, v6: false });
+        for base in ["iptables", "ip6tables"] {
+            install(&directory, base, &format!("{version}; rm $0"));
+        }
+        assert!(IptablesBackend::new(config).probe().is_err(), "no family answers");
     });
 }
 
