@@ -57,7 +57,7 @@ pub(crate) struct Endpoints<'s> {
     pub(crate) growing: Option<&'s GrowingShares>,
     /// The most endpoints of each pool of a port.
     pub(crate) most: usize,
-    /// What was chosen for ports so far, with numbers of [`pools::places`], by what decides it.
+    /// The choices for ports so far, with numbers of [`pools::places`], by what decides each.
     pub(crate) chosen: HashMap<(Places, bool, bool, bool), Pools>,
 }
 

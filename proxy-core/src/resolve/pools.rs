@@ -68,7 +68,12 @@ impl Pools {
             let has_any = !cluster.is_empty()
                 || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
             let serving = match has_serving {
-                true => evenly(limited(pool(&endpoints, |e| e.ready || e.serving))),
+                true => {
+                    let mut serving = pool(&endpoints, |e| e.ready || e.serving);
+                    // As many may end as there are others. What has no place loses connections.
+                    serving.truncate(most.saturating_mul(2));
+                    evenly(serving)
+                }
                 false => Pool::default(),
             };
             Self { cluster, local, has_any, are_limited, serving }

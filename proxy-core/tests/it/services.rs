@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ipnet::IpNet;
 use serde_json::json;
 use switchyard_core::{
-    model::{IpFamily, Protocol},
+    model::{IpFamily, Protocol, ServicePortId},
     state::FrontendAddress,
     testing::{Builder, endpoint, node, service, service_cidr, slice},
 };
@@ -118,21 +118,33 @@ fn destinations_are_limited() {
     let mut wide = service("web", "10.0.0.1,fd00::1");
     let mut many = slice("web", "1");
     for (name, number) in names().zip(1..) {
-        wide = wide.port(&name, "TCP", number);
-        many = many.port(&name, "TCP", number);
+        wide = wide.port(&name, "UDP", number);
+        many = many.port(&name, "UDP", number);
     }
     let endpoints: Vec<_> =
         (0..510).map(|i| endpoint(&format!("10.1.{}.{}", i / 250, i % 250), "node-1")).collect();
     let problems = cluster.apply(&[wide.clone(), many.clone().set("endpoints", json!(endpoints))]);
     assert_eq!(fields(&problems), ["Service ns/web: spec.ports"]);
     assert!(problems[0].message.contains("IPv4 endpoints after the first 500 "), "{problems:?}");
+    let find = |cluster: &Cluster, name: &str| {
+        let ports = cluster.tracker.state().service_ports.values();
+        let is_it = |id: &ServicePortId| id.family == IpFamily::V4 && &*id.name.port == name;
+        ports.clone().find(|port| is_it(&port.id)).cloned().unwrap()
+    };
     for name in names() {
-        assert_eq!(cluster.port("web", &name).cluster.len(), 500);
+        assert_eq!(find(&cluster, &name).cluster.len(), 500);
     }
     // Said once, and no more when there are fewer.
     assert_eq!(cluster.apply(&[many.clone().set("endpoints", json!(endpoints[..505]))]), []);
-    cluster.apply(&[many.set("endpoints", json!(endpoints[..500]))]);
+    // Those that end are in no way.
+    let mut rolling = endpoints[..500].to_vec();
+    rolling.extend(endpoints[500..].iter().cloned().map(|mut ending| {
+        ending["conditions"] = json!({"ready": false, "serving": true, "terminating": true});
+        ending
+    }));
+    cluster.apply(&[many.set("endpoints", json!(rolling))]);
     assert_eq!(cluster.tracker.problems().count(), 0);
+    assert_eq!(find(&cluster, "p7").draining.len(), 10);
 }
 
 #[test]
