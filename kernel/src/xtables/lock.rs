@@ -8,7 +8,6 @@ use std::{
     ffi::OsString,
     fs::{File, TryLockError},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -42,13 +41,6 @@ pub(crate) fn acquire(path: &Path) -> Option<File> {
 /// the lock was free.
 pub(crate) fn wait_until_free(path: &Path) -> Duration {
     wait(path, File::try_lock_shared).1
-}
-
-/// Waits until this process runs no other program that takes the lock: what waits for the lock
-/// after that waits for another process.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn wait(

@@ -54,7 +54,7 @@ pub struct OwnChange {
     pub after: Option<Fingerprint>,
     /// The tables that were written.
     pub tables: Vec<Table>,
-    /// Whether the change waited until another process released the xtables lock.
+    /// Whether the change waited until another program released the xtables lock.
     pub has_waited: bool,
 }
 

@@ -34,7 +34,7 @@ const RESOURCE_PROBLEM: i32 = 4;
 pub struct Restored {
     /// The run of the program that succeeded.
     pub commit: Duration,
-    /// The wait for another process to release the xtables lock before that.
+    /// The wait for the xtables lock before that.
     pub waited: Duration,
 }
 
@@ -111,8 +111,7 @@ impl Programs {
             "Restoring"
         );
         loop {
-            let turn = (self.flavour == Flavour::Legacy).then(lock::turn);
-            if turn.is_some() {
+            if self.flavour == Flavour::Legacy {
                 restored.waited += lock::wait_until_free(&self.lock_file());
             }
             let mut command = self.command(&self.restore);
@@ -219,11 +218,6 @@ impl Programs {
     fn run_main(&self, arguments: &[&str]) -> Result<Output, ToolError> {
         let mut command = self.command(&self.main);
         command.args(["-w", WAIT_SECONDS]).args(arguments);
-        let _turn = (self.flavour == Flavour::Legacy).then(|| {
-            // A restore should not wait for another process before its turn.
-            lock::wait_until_free(&self.lock_file());
-            lock::turn()
-        });
         self.run(&mut command, "", self.limits.single)
     }
 

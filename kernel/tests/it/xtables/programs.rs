@@ -162,30 +162,3 @@ fn a_lock_that_is_held_is_waited_for() {
         assert!(restored.waited > Duration::ZERO && restored.waited < PATIENCE, "{restored:?}");
     });
 }
-
-/// A restore that a check of this process delays has not waited for another process.
-#[test]
-fn a_lock_that_the_process_holds_itself_is_not_waited_for() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| directory.path().join(name);
-    File::create(path("lock")).expect("a lock");
-    let checks = "[ $1 = --version ] && exec echo 'iptables v1.8.9 (legacy)'
-        exec 9< $XTABLES_LOCKFILE; flock 9; touch ${0%/*}/held; sleep 0.3";
-    for (name, script) in [("", checks), ("-save", ""), ("-restore", "")] {
-        let path = path(&format!("iptables{name}"));
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
-    }
-    let (directory, lock_file) = (Some(directory.path().into()), Some(path("lock")));
-    let options = ProgramOptions { directory, lock_file, ..ProgramOptions::default() };
-    let families = PerFamily { v4: true, v6: false };
-    let tools = InstalledPrograms::find(&options).choose(None, families).expect("installed");
-    thread::scope(|scope| {
-        scope.spawn(|| tools.clone().usable().expect("usable"));
-        while !path("held").exists() {
-            thread::yield_now();
-        }
-        let programs = tools.get(IpFamily::V4).expect("IPv4");
-        assert_eq!(programs.restore("*filter\nCOMMIT\n").expect("done").waited, Duration::ZERO);
-    });
-}
