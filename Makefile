@@ -140,7 +140,7 @@ fmt:
 clippy: export CUSTOM_LIBFUZZER_PATH = /nonexistent/libfuzzer.a
 clippy:
 	@scripts/install-tools.sh cc
-	$(CARGO) clippy --workspace --all-targets --features switchyard-fuzz/libfuzzer --quiet -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --test proxying --features switchyard-fuzz/libfuzzer --quiet -- -D warnings
 
 # The lints of scripts and workflows, and whether the shells that run the scripts can read them.
 SCRIPTS = .ci/run $(wildcard testing/vm/*.sh testing/vm/init deploy/*.sh deploy/kubectl-switchyard e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/*.sh)

@@ -6,7 +6,7 @@ use api_standin::load;
 use serde_json::{Value, json};
 
 use crate::{
-    namespace::{HEALTH, METRICS, Program, put_program},
+    namespace::{METRICS, Program, put_program},
     standin::{Cluster, NODE, run},
 };
 

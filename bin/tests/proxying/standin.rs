@@ -46,19 +46,6 @@ impl Cluster {
         Program::spawn(command)
     }
 
-    /// Waits for a request of this method, with this in its path.
-    pub(crate) async fn request(&self, method: &str, path: &str) {
-        until_ok_async(|| {
-            let requests = self.server.requests();
-            let is_wanted = |line: &String| line.starts_with(method) && line.contains(path);
-            match requests.iter().any(is_wanted) {
-                true => Ok(()),
-                false => Err(format!("{path} is not in {requests:#?}")),
-            }
-        })
-        .await;
-    }
-
     /// Waits for an Event with this reason, whose note has this in it.
     pub(crate) async fn event(&self, reason: &str, part: &str) -> Value {
         self.event_that(reason, |event| {
