@@ -31,12 +31,12 @@ pub(crate) fn delete_tables(
                 // To guard twice does no harm.
                 false => transport.read(&of_mode, Elements::Omit).unwrap_or_default(),
             };
-            if there.as_ref().is_some_and(|dump| dump.dormant) {
-                let mut wake = Transaction::new();
-                wake.wake_table(&of_mode);
-                transport.commit(&wake)?;
+            // A dormant one guards nothing, and the rest of the table is not to be woken.
+            let is_dormant = there.as_ref().is_some_and(|dump| dump.dormant);
+            if is_dormant {
+                transaction.delete_table(&of_mode);
             }
-            if !there.is_some_and(|dump| table::guards_loopback(&dump)) {
+            if is_dormant || !there.is_some_and(|dump| table::guards_loopback(&dump)) {
                 table::guard_loopback(&of_mode, &mut transaction);
             }
         }
