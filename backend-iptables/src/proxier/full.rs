@@ -36,7 +36,7 @@ pub(crate) fn plan(
         compare_chain(&mut changes, dump, table, chain);
     }
     let mut shared: HashMap<SharedChain, Vec<String>> = HashMap::new();
-    let mut wanted: HashSet<(Table, String)> = HashSet::new();
+    let mut wanted: HashMap<Table, HashSet<String>> = HashMap::new();
     let mut ports: Vec<_> =
         state.service_ports.iter().filter(|(id, _)| id.family == context.family).collect();
     // For readers of the chains; sorting costs little.
@@ -47,7 +47,7 @@ pub(crate) fn plan(
             shared.entry(shared_chain).or_default().push(rule);
         }
         for (table, chain) in rules.chains {
-            wanted.insert((table, chain.name.clone()));
+            wanted.entry(table).or_default().insert(chain.name.clone());
             compare_chain(&mut changes, dump, table, chain);
         }
     }
@@ -69,6 +69,7 @@ pub(crate) fn plan(
             add_firewall(&mut changes, dump, context.loopback());
         }
         for table in [Table::Filter, Table::Nat] {
+            let wanted = wanted.remove(&table).unwrap_or_default();
             remove_stale(&mut changes, dump, table, &wanted, context.settings.names);
         }
     }
@@ -156,13 +157,12 @@ fn remove_stale(
     changes: &mut Changes,
     dump: &Dump,
     table: Table,
-    wanted: &HashSet<(Table, String)>,
+    wanted: &HashSet<String>,
     names: &ChainNames,
 ) {
     let held = held_by_others(dump, table, |name| names.has(name));
     for (name, rules) in dump.chains(table) {
-        let is_wanted = || wanted.contains(&(table, name.to_owned()));
-        if !names.is_of_service_port(table, name) || is_wanted() {
+        if !names.is_of_service_port(table, name) || wanted.contains(name) {
             continue;
         }
         if !held.contains(name) {
