@@ -53,9 +53,8 @@ impl Refused {
         let mut parts = RefusedParts::default();
         for refusal in self.error.refusals() {
             if let Some(operation) = self.transaction.operations().get(refusal.operation) {
-                let reason = || format!("cannot {}: {}", refusal.subject, refusal.reason);
                 let family = IpFamily::from(operation.table.family);
-                parts.families.get_mut(family).get_or_insert_with(reason);
+                parts.families.get_mut(family).get_or_insert_with(|| reason(refusal));
             }
         }
         if config.families().all(|family| parts.families.get(family.into()).is_some()) {
@@ -120,7 +119,7 @@ fn parts<'a>(
             return RefusedParts::default();
         };
         let family = IpFamily::from(operation.table.family);
-        let reason = format!("cannot {}: {}", refusal.subject, refusal.reason);
+        let reason = reason(refusal);
         if refusal.concerns_table() {
             parts.families.get_mut(family).get_or_insert(reason);
             continue;
@@ -155,6 +154,11 @@ fn parts<'a>(
         return RefusedParts::default();
     }
     parts
+}
+
+/// The reason for which parts are left out.
+fn reason(refusal: &Refusal) -> String {
+    format!("cannot {}: {}", refusal.subject, refusal.reason)
 }
 
 fn object(kind: &OperationKind, refusal: &Refusal) -> Object {
