@@ -8,7 +8,7 @@
 //! none in between has succeeded there, no client is shown to the endpoint for a while; then single
 //! connections try it. If endpoints of several Services are given up like that, and no connection
 //! in between has succeeded at any other, so is the family: one Service, whose policy keeps
-//! everybody away, says nothing about others.
+//! everybody away, proves nothing about others.
 //!
 //! Nothing shows whether a datagram was answered in vain, so clients of datagrams are shown only
 //! after a connection has succeeded, until the family is given up.

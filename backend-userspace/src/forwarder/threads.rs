@@ -258,7 +258,7 @@ impl Forwarder {
         count
     }
 
-    /// Returns a function that tells whether there are connections of TCP or SCTP.
+    /// Returns a function that returns whether there are connections of TCP or SCTP.
     pub(crate) fn streams(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let slots = Arc::clone(&self.shared.slots);
         move || slots.streams() > 0

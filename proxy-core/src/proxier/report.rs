@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::RefusedAttempt;
 use crate::model::{IpFamily, ServicePortId};
 
-/// The differences between the kernel and what had been programmed, which a sync found or was told
-/// of, and repaired, or a comparison alone found.
+/// The differences between the kernel and what had been programmed, which a sync found, or the
+/// kernel reported, and which the sync repaired; or which a comparison alone found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
     /// The number of objects (chains, sets, elements ...) that were missing, altered or too many.

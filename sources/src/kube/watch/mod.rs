@@ -52,9 +52,9 @@ const MAX_LIST_FAILURES: u32 = 3;
 /// is overloaded do not count.
 const MAX_STREAM_ERRORS: u32 = 5;
 /// After so many watches in a row that were silent from the start, the version is given up: a
-/// server that was restored from a backup sends nothing up to the version of a watch. A server
-/// whose versions have passed it by then cannot be told from one that was quiet, but by a list for
-/// each watch that is opened again, which all nodes would ask for after each outage.
+/// server that was restored from a backup sends nothing up to the version of a watch. If the
+/// server's versions have passed that one by then, only a list shows that the server was not just
+/// quiet: one for each watch that is opened again, for which all nodes would ask after each outage.
 const MAX_SILENT: u32 = 2;
 
 /// An open watch.
