@@ -14,7 +14,7 @@
 # TESTS_OF, if set, has the names of the packages whose programs are noted, separated by spaces. So cargo can be
 # asked for all packages: asked for some, it builds their dependencies anew, with other features.
 #
-# `run` fails if any program fails, after all have run, and names those that failed; also if any test is
+# `run` fails if any program fails, after all have run, and names those that failed, with the failures; also if any test is
 # skipped, as these programs are chosen for where they run, unless MAY_SKIP is set.
 set -eu
 
@@ -34,6 +34,11 @@ quoted() {
     done
 }
 
+# Prints what a test program wrote of its failed tests, or else how its output ends.
+failures() {
+    if grep -q '^failures:' "$1"; then sed -n '/^failures:/,$p' "$1" | head -n 100; else tail -n 20 "$1"; fi
+}
+
 # Runs a program of a package in a directory. The lines of the list are calls of this.
 in_directory() {
     export CARGO_PKG_NAME="$1"
@@ -46,7 +51,10 @@ in_directory() {
     # It has a process group of its own, which no signal to this one reaches.
     (cd "$directory" && exec setpriv --pdeathsig TERM timeout "${TEST_SECONDS:-1800}" "$@") || ended=$?
     echo "--- $(($(date +%s) - started)) s"
-    [ "$ended" -eq 0 ] || echo "$* ($directory) failed with $ended" >>"$work/failed"
+    [ "$ended" -eq 0 ] || {
+        echo "$* ($directory) failed with $ended"
+        failures "$log"
+    } >>"$work/failed"
 }
 
 case "$mode" in
