@@ -13,8 +13,8 @@ use crate::{
     topology::Place,
 };
 
-/// Many connections (with UDP, flows from a new port each) from a place, one after the other, to
-/// the targets by turns; and the shares that endpoints must get of the connections to each target.
+/// Many connections (with UDP, flows from a new port each) from a place, one after the other; and
+/// the shares that endpoints must get of the connections to each target.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SharePlan {
@@ -31,8 +31,9 @@ pub struct SharePlan {
     pub count: usize,
     /// The endpoints, with their shares relative to each other. No other server may answer.
     pub shares: BTreeMap<String, u32>,
-    /// Whether the endpoints take turns: of any connections in a row, as many as the sum of all
-    /// shares, each endpoint gets exactly its share. Else the numbers are compared by a
+    /// Whether the endpoints take turns: the connections go to the targets by turns, and of any in
+    /// a row to a target, as many as the sum of all shares, each endpoint gets exactly its share.
+    /// Else a target has all its connections before the next, and the numbers are compared by a
     /// [test](chi_square).
     #[serde(default)]
     pub turns: bool,
@@ -60,26 +61,40 @@ impl SharePlan {
 
     /// Makes all connections, and compares. The outer error is the rig's.
     pub(crate) fn run(&self, place: &Place) -> Result<Result<(), String>> {
-        let all = match answers(place, &self.probes(place))? {
+        let (probes, targets): (Vec<_>, Vec<_>) = self.probes(place).into_iter().unzip();
+        let all = match answers(place, &probes)? {
             Ok(all) => all,
             Err(mismatch) => return Ok(Err(mismatch)),
         };
         Ok(self.to.iter().enumerate().try_for_each(|(index, target)| {
-            let answers: Vec<&String> = all.iter().skip(index).step_by(self.to.len()).collect();
+            let answered = all.iter().zip(&targets).filter(|(_, of)| **of == index);
+            let answers: Vec<&String> = answered.map(|(answer, _)| answer).collect();
             let at = |mismatch| format!("{} to {target}: {mismatch}", place.name);
             self.judge(&answers).map_err(at)
         }))
     }
 
-    fn probes(&self, place: &Place) -> Vec<Probe> {
+    /// All connections in their order, each with the index of its target.
+    fn probes(&self, place: &Place) -> Vec<(Probe, usize)> {
         let sources: Vec<_> = place.addresses.iter().take(self.sources).collect();
-        let probe = |number: usize, target: &Target| {
+        let probe = |number: usize, target: usize| {
             let own = sources.get(number % sources.len().max(1));
-            let source = own.map(|own| own.of_family(target.address.ip()));
-            Probe { source, ..Probe::new(*target) }
+            let source = own.map(|own| own.of_family(self.to[target].address.ip()));
+            (Probe { source, ..Probe::new(self.to[target]) }, target)
         };
-        let of_turn = |number| self.to.iter().map(move |target| probe(number, target));
-        (0..self.count).flat_map(of_turn).collect()
+        self.order().into_iter().map(|(number, target)| probe(number, target)).collect()
+    }
+
+    /// The numbers of connections, each with the index of its target. They go to the targets by
+    /// turns only if endpoints take turns too: a proxy whose endpoints do, in another order than
+    /// is asked for, would give every second turn to one target.
+    fn order(&self) -> Vec<(usize, usize)> {
+        let of_target = |target| (0..self.count).map(move |number| (number, target));
+        let mut order: Vec<_> = (0..self.to.len()).flat_map(of_target).collect();
+        if self.turns {
+            order.sort_by_key(|(number, _)| *number);
+        }
+        order
     }
 
     fn judge(&self, answers: &[&String]) -> Result<(), String> {
