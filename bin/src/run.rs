@@ -58,11 +58,7 @@ use crate::{
     backends,
     comparison::service::TableReader,
     explain::{
-        self,
-        feed::Feeds,
-        history::History,
-        server::{self, Sources},
-        service_flows::ServiceFlows,
+        self, feed::Feeds, history::History, server, service_flows::ServiceFlows, sources::Sources,
         top::TopSources,
     },
     flowtable, local_socket, logging,

@@ -12,8 +12,9 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    server::{Request, WAIT},
+    server::Request,
     snapshot::{self, Snapshot, SnapshotError},
+    sources::WAIT,
 };
 use crate::{Failure, printable::json};
 

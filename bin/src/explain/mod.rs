@@ -4,6 +4,7 @@
 //! `--manifests`, they are those of a new tracker; with `--from`, of a file that
 //! `switchyard snapshot` printed; otherwise of the running proxy, over its socket.
 
+mod answer;
 pub mod client;
 pub mod feed;
 pub mod flows;
@@ -13,6 +14,7 @@ pub mod names;
 pub mod server;
 pub mod service_flows;
 pub mod snapshot;
+pub mod sources;
 pub mod top;
 
 use std::{

@@ -6,7 +6,6 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,48 +13,30 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use switchyard_core::{
-    error::ErrorChain,
-    explain::{Explanation, Known, Question, explain},
-    model::{Protocol, ServiceName},
-    runner::{Audit, Input, Query},
-    track::Tracker,
-};
-use switchyard_kernel::nftables::gates::NewFlow;
+use switchyard_core::{error::ErrorChain, explain::Known, model::ServiceName, track::Tracker};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc::Sender, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore},
     task,
-    time::{self, sleep, timeout, timeout_at},
+    time::{sleep, timeout},
 };
 
 use super::{
-    feed::{self, Feeds},
-    flows::FlowReader,
-    history::{History, is_changed},
-    kernel,
-    names::NameReader,
+    answer::answer,
+    feed, kernel,
     service_flows::LEAST,
-    service_of,
     snapshot::{Line, VERSION},
-    top::{Programmed, Top, TopSources},
+    sources::{ServerError, Sources, ask},
+    top::{Programmed, Top},
 };
 use crate::{
-    comparison::service::{self, Expected, TableReader},
     config::release,
     local_socket::{send, send_all},
-    other_tables::{self, OtherTables},
-    pace::Pace,
 };
 
-/// The longest wait for the engine, which a sync may keep busy.
-pub const WAIT: Duration = Duration::from_secs(10);
 /// The longest wait for a request.
 const CLIENT: Duration = Duration::from_secs(5);
-/// The longest wait for comparisons with the kernel's tables, and the most of them.
-const COMPARISON: Duration = Duration::from_secs(3);
-const COMPARISONS: usize = 3;
 /// The longest wait for the tables and metrics of a snapshot, which are left out then.
 const TABLES: Duration = Duration::from_secs(10);
 /// The longest request, in bytes.
@@ -94,43 +75,6 @@ pub enum Request {
     Status,
     /// The state as it is programmed, and its changes until the client goes.
     Watch,
-}
-
-/// Why a request is not answered.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ServerError {
-    /// The client is slow, or gone.
-    #[error("the client failed")]
-    Client(#[from] io::Error),
-    /// The engine is busy.
-    #[error("the proxy was busy for {WAIT:?}")]
-    Busy,
-    /// The engine has ended.
-    #[error("the engine has ended")]
-    Ended,
-}
-
-/// The parts of the program that answers come from.
-#[derive(Clone)]
-pub struct Sources {
-    /// The engine.
-    pub engine: Sender<Input>,
-    /// Its last syncs.
-    pub history: Arc<History>,
-    /// The feeds of its syncs.
-    pub feeds: Arc<Feeds>,
-    /// The names of endpoints.
-    pub names: Arc<NameReader>,
-    /// The kernel's flows; `None` if they are not counted.
-    pub flows: Option<Arc<FlowReader>>,
-    /// The kernel's tables; `None` if they are not read.
-    pub tables: Option<Arc<TableReader>>,
-    /// The pace of comparisons by the backend, in modes whose tables are not read.
-    pub audits: Arc<Pace>,
-    /// The tables of other programs; `None` if they are not read.
-    pub others: Option<Arc<OtherTables>>,
-    /// The sources of [`Top`]; `None` if that is not asked for.
-    pub top: Option<Arc<TopSources>>,
 }
 
 /// Answers requests for ever.
@@ -269,165 +213,6 @@ struct Answer {
     answer: Top,
 }
 
-/// Answers a question, with what the kernel has.
-async fn answer(question: Question, sources: &Sources) -> Result<Explanation, ServerError> {
-    let Sources { engine, history, .. } = sources;
-    let client = match &question {
-        Question::Address { client, .. } => *client,
-        Question::Service { .. } => None,
-    };
-    let Explained { mut answer, is_unsynced, is_synced, expected, addresses } =
-        ask(engine, move |known| explained(&question, known)).await?;
-    answer.last_change = history.last_change(answer.service.as_deref());
-    history.show_ages(&mut answer, Timestamp::now());
-    if is_unsynced {
-        let failed = history.failure();
-        answer.set_unsynced(failed.as_ref().map(|(at, why)| (&**at, &**why)));
-    }
-    let service = service_of(&answer).filter(|_| !answer.endpoints.is_empty());
-    let comparing = async {
-        match (expected, sources.tables.clone()) {
-            (Some(expected), Some(tables)) => {
-                compare(&mut answer, expected, tables, engine, history).await;
-            }
-            (_, None) if is_synced => audit(&mut answer, &sources.audits, engine).await,
-            _ => {}
-        }
-    };
-    let naming = async { sources.names.of(service.as_ref()?).await };
-    let ((), names) = tokio::join!(comparing, naming);
-    if let Some(names) = names {
-        answer.set_names(&names.endpoints);
-        answer.service_seconds = names.service_seconds;
-    }
-    if let Some(others) = sources.others.clone().filter(|_| answer.leads_somewhere()) {
-        let flow = |(destination, protocol): (SocketAddr, Protocol)| NewFlow {
-            source: client,
-            destination,
-            protocol: protocol.number(),
-            is_translated: true,
-        };
-        let flows: Vec<NewFlow> = answer.used_endpoints().into_iter().map(flow).collect();
-        let read = task::spawn_blocking(move || (others.closed(&flows), other_tables::unread()));
-        let (closed, unread) = read.await.map_err(|_| ServerError::Ended)?;
-        if let Some((closed, undecided)) = closed {
-            answer.set_other_tables(closed, &addresses);
-            answer.undecided_chains = undecided;
-        }
-        answer.unread_tables = unread;
-    }
-    if let Some(flows) = sources.flows.clone() {
-        let count = move || {
-            flows.count(&mut answer);
-            answer
-        };
-        answer = task::spawn_blocking(count).await.map_err(|_| ServerError::Ended)?;
-    }
-    Ok(answer)
-}
-
-/// An answer from what is known, and what is needed to add what the kernel has.
-struct Explained {
-    answer: Explanation,
-    /// Whether the kernel lacks a change of the Service.
-    is_unsynced: bool,
-    /// Whether the kernel has all changes of the Service and of the node.
-    is_synced: bool,
-    /// The Service in the kernel; `None` if that lacks changes, or the answer is about no Service.
-    expected: Option<Expected>,
-    /// The addresses of the node.
-    addresses: Vec<IpAddr>,
-}
-
-/// Answers a question on the engine's thread.
-fn explained(question: &Question, known: &Tracker) -> Explained {
-    let answer = explain(question, known);
-    let addresses = Known::node(known).addresses;
-    let Some(name) = service_of(&answer) else {
-        return Explained {
-            answer,
-            is_unsynced: false,
-            is_synced: false,
-            expected: None,
-            addresses,
-        };
-    };
-    let transition = known.transition();
-    let is_synced =
-        !transition.ports().any(|port| port.id.name.service == name && is_changed(&port));
-    let is_unsynced = transition.before().is_some() && !is_synced;
-    let is_synced = transition.before().is_some() && is_synced && !transition.node_changed();
-    let expected = if is_synced { Expected::new(&name, known) } else { None };
-    Explained { answer, is_unsynced, is_synced, expected, addresses }
-}
-
-/// Has the backend compare what the kernel holds of the Service with what was programmed. Nothing
-/// is added to the answer if the backend does not compare, or that takes long.
-async fn audit(answer: &mut Explanation, pace: &Arc<Pace>, engine: &Sender<Input>) {
-    let Some(name) = service_of(answer) else { return };
-    let (pace, engine) = (Arc::clone(pace), engine.clone());
-    let comparing = task::spawn_blocking(move || {
-        pace.run(|| {
-            let (result, compared) = oneshot::channel();
-            // The client may have gone.
-            let audit = Audit::new(name, move |found| drop(result.send(found)));
-            engine.blocking_send(Input::Audit(audit)).ok()?;
-            compared.blocking_recv().ok()
-        })
-    });
-    match timeout(WAIT, comparing).await {
-        Ok(Ok(Some(Some(Ok(Some(drift)))))) => answer.set_drift(&drift),
-        Ok(Ok(Some(Some(Err(error))))) => {
-            tracing::debug!(err = %ErrorChain(&error), "Failed to read what is programmed");
-        }
-        _ => {}
-    }
-}
-
-/// Reads what the kernel does with the Service's packets. Nothing is added to the answer if that
-/// takes long, or if a difference may come from a change that is not synced, or may be repaired.
-async fn compare(
-    answer: &mut Explanation,
-    expected: Expected,
-    tables: Arc<TableReader>,
-    engine: &Sender<Input>,
-    history: &History,
-) {
-    let Some(name) = service_of(answer) else { return };
-    let (expected, end) = (Arc::new(expected), time::Instant::now() + COMPARISON);
-    for _ in 0..COMPARISONS {
-        let begun = Timestamp::now();
-        let (tables, meant) = (Arc::clone(&tables), Arc::clone(&expected));
-        let comparison = task::spawn_blocking(move || tables.compare(&meant));
-        let Ok(Ok(compared)) = timeout_at(end, comparison).await else { return };
-        let report = match compared {
-            Some(Ok(report)) if report.classes > 0 => report,
-            Some(Err(error)) => {
-                tracing::debug!(err = %ErrorChain(error.as_ref()), "Failed to read the tables");
-                return;
-            }
-            _ => return,
-        };
-        if report.is_equal() {
-            return service::show(&report, answer);
-        }
-        let (name, meant) = (name.clone(), Arc::clone(&expected));
-        let is_settled = move |known: &Tracker| {
-            let transition = known.transition();
-            !transition.node_changed()
-                && !transition.ports().any(|port| is_changed(&port))
-                && Expected::new(&name, known).as_ref() == Some(&*meant)
-        };
-        if !ask(engine, is_settled).await.unwrap_or(false) {
-            return;
-        }
-        // Another program did it, and a sync that has ended since may have repaired it.
-        if !history.has_synced_since(begun) {
-            return service::show(&report, answer);
-        }
-    }
-}
-
 /// Sends the Services, a few at a time, and all else that is known if it is the `whole` snapshot.
 async fn snapshot(
     to: &mut (impl AsyncWriteExt + Unpin),
@@ -485,19 +270,4 @@ async fn send_rest(
         }
     }
     Ok(())
-}
-
-/// Reads the tracker on the engine's thread.
-pub(super) async fn ask<T: Send + 'static>(
-    engine: &Sender<Input>,
-    read: impl FnOnce(&Tracker) -> T + Send + 'static,
-) -> Result<T, ServerError> {
-    let (answer, answered) = oneshot::channel();
-    // The client may have gone.
-    let query = Query::new(move |known| drop(answer.send(read(known))));
-    let asking = async {
-        engine.send(Input::Query(query)).await.map_err(|_| ServerError::Ended)?;
-        answered.await.map_err(|_| ServerError::Ended)
-    };
-    timeout(WAIT, asking).await.map_err(|_| ServerError::Busy)?
 }

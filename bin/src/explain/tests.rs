@@ -31,7 +31,7 @@ use tokio::{
 use super::*;
 use crate::explain::{
     history::{ChangedPort, History, Sync},
-    server::Sources,
+    sources::Sources,
 };
 
 #[test]

@@ -81,7 +81,7 @@ async fn a_feed_begins_with_the_state_and_follows_it() {
     let inputs = engine.inputs();
     let open = async || {
         let feeds = Arc::clone(&feeds);
-        super::super::server::ask(&inputs, move |known| feeds.open(known)).await.unwrap()
+        super::super::sources::ask(&inputs, move |known| feeds.open(known)).await.unwrap()
     };
     let mut early = Lines::of(open().await.unwrap());
     assert_eq!(early.expect(&["feed", "synced"]).await, json!({"servicePorts": 0}));
