@@ -11,6 +11,7 @@ use crate::config::{
         parse::{self, UsageError},
     },
     manual,
+    validate::NOT_NEGATIVE,
 };
 
 /// The command line, parsed.
@@ -226,7 +227,7 @@ fn command() -> Command {
                 .long(SINCE)
                 .value_name("DURATION")
                 .conflicts_with(FROM)
-                .value_parser(|text: &str| text.parse::<GoDuration>())
+                .value_parser(age)
                 .help("Print what has changed in this time, such as 10m, in the running proxy"),
         );
     let verify = Command::new(VERIFY)
@@ -322,6 +323,12 @@ fn output_format(matches: &clap::ArgMatches) -> OutputFormat {
     }
 }
 
+/// Reads the time of `explain --since`.
+fn age(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<GoDuration>().map_err(|error| error.to_string())?;
+    (!time.is_negative()).then(|| time.to_std()).ok_or_else(|| NOT_NEGATIVE.to_owned())
+}
+
 /// Reads the time of `trace`.
 fn trace_time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<GoDuration>().map_err(|error| error.to_string())?.to_std();
@@ -357,6 +364,6 @@ fn explain(matches: &clap::ArgMatches) -> ExplainArguments {
         question: question(matches),
         format: output_format(matches),
         from: from_file(matches),
-        since: matches.get_one::<GoDuration>(SINCE).map(|since| since.to_std()),
+        since: matches.get_one(SINCE).copied(),
     }
 }

@@ -128,7 +128,8 @@ fn general(config: &KubeProxyConfiguration, errors: &mut Errors) {
     }
 }
 
-const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+/// The error of a number or a duration that is negative.
+pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
 /// Checks the sections `iptables`, `ipvs` and `nftables`. Of most fields, only the active mode's
 /// are checked.

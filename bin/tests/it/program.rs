@@ -129,6 +129,10 @@ fn what_is_not_a_flag_is_an_error() {
         (&["nonsense"], "unknown command \"nonsense\""),
         (&["--cleanup", "true"], "unknown command \"true\""),
         (&["explain", "--no-such-flag"], "unknown flag: --no-such-flag"),
+        (
+            &["explain", "--since=-5m"],
+            "invalid value '-5m' for '--since <DURATION>': must be greater than or equal to 0",
+        ),
         (&["verify", "more"], "unknown command \"more\""),
     ] {
         // No answer of these has it.

@@ -4,7 +4,7 @@ use figment::value::{Dict, Value};
 use switchyard_core::model::parse_ip;
 
 use super::flag::Kind;
-use crate::config::{duration::GoDuration, quantity, release};
+use crate::config::{duration::GoDuration, quantity, release, validate::NOT_NEGATIVE};
 
 /// Parses `text` as a value of this kind. The error describes what is wrong with the text.
 pub fn read(kind: Kind, text: &str) -> Result<Value, String> {
@@ -24,7 +24,7 @@ pub fn read(kind: Kind, text: &str) -> Result<Value, String> {
             Ok(duration) => Ok(duration.to_string().into()),
             Err(error) => Err(error.to_string()),
         },
-        Kind::Limit if text.starts_with('-') => Err("must be greater than or equal to 0".into()),
+        Kind::Limit if text.starts_with('-') => Err(NOT_NEGATIVE.into()),
         Kind::Limit => read(Kind::Duration, text),
         Kind::List if text.is_empty() => Ok(Vec::<Value>::new().into()),
         Kind::List => Ok(text.split(',').map(Value::from).collect::<Vec<_>>().into()),
