@@ -44,6 +44,8 @@ pub(super) struct Cluster {
     refused: Vec<String>,
     /// The server's time less that of this node.
     ahead: Option<SignedDuration>,
+    /// Whether there is no Node of the name.
+    lacks_node: bool,
     /// The node, and Services.
     pub(super) objects: Vec<Event>,
     /// The kind of objects whose list is too large to be read.
@@ -140,6 +142,8 @@ async fn requests(client: &Client, node: &str) -> Result<Cluster, Failure> {
         if answer["kind"] != *list && cluster.too_large != Some(kind) {
             return Err(format!("what answers {path} is no API server: it sent no {list}").into());
         }
+        let is_empty = answer["items"].as_array().is_none_or(Vec::is_empty);
+        cluster.lacks_node |= kind == Kind::Node && is_empty && cluster.too_large.is_none();
         let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or("0");
         // The watch ends by itself, or with the connection.
         let watching = client.send(Request::new(path).watch(&watch, version)?.map(Body::from));
@@ -173,9 +177,13 @@ fn objects(mut list: Value, kind: Kind) -> Vec<Event> {
     items.into_iter().filter_map(decode).collect()
 }
 
-/// Finds an API server that does not answer, or refuses what the proxy reads.
+/// Finds an API server that does not answer, refuses what the proxy reads, or has no Node of this
+/// node's name.
 pub(super) fn answers(known: &Known) -> Outcome {
     let refused = match known.cluster() {
+        Ok(Cluster { refused, lacks_node: true, .. }) if refused.is_empty() => {
+            return no_node(known).into();
+        }
         Ok(cluster) if cluster.refused.is_empty() => return None.into(),
         Ok(cluster) => cluster.refused.join("; "),
         Err(Unanswered::NoServer(reason)) => return Outcome::NotMade(reason.clone()),
@@ -203,6 +211,22 @@ pub(super) fn answers(known: &Known) -> Outcome {
             .to_owned(),
     })
     .into()
+}
+
+/// A running proxy, which may have another name, says itself that there is no Node (SWY0504).
+fn no_node(known: &Known) -> Option<Finding> {
+    known.problems().is_err().then(|| Finding {
+        code: Code::new("SWY0505"),
+        level: Level::Error,
+        finding: format!("The API server has no Node {}", known.loaded.settings.node.node_name),
+        because: format!(
+            "the name is {}; without a Node, no endpoint is one of this node, and load balancers leave it \
+             out",
+            known.name_from
+        ),
+        remedy: "name the Node by --hostname-override or hostnameOverride, as kubectl get nodes lists it"
+            .to_owned(),
+    })
 }
 
 /// Finds a clock that differs from the API server's.

@@ -50,6 +50,8 @@ const LONGEST: Duration = Duration::from_secs(20);
 /// The facts that all checks share.
 struct Known {
     loaded: Loaded,
+    /// The origin of the node's name, in words.
+    name_from: &'static str,
     /// The proxy that runs on this node, and what proxies have left.
     proxies: Proxies,
     /// Whether this process has CAP_NET_ADMIN, without which the kernel shows no tables.
@@ -142,6 +144,7 @@ fn check(flags: &Flags) -> Result<Report, Failure> {
     let proxies = Proxies::find(&loaded.settings, is_privileged);
     let mut report = Report::new(&loaded.settings.node.node_name);
     let known = Arc::new(Known {
+        name_from: name_from(flags, &loaded),
         loaded,
         proxies,
         is_privileged,
@@ -153,6 +156,17 @@ fn check(flags: &Flags) -> Result<Report, Failure> {
         report.add(name, within(LONGEST, &known, *check));
     }
     Ok(report)
+}
+
+/// Returns the origin of the node's name.
+fn name_from(flags: &Flags, loaded: &Loaded) -> &'static str {
+    if flags.text("hostname-override").is_some() {
+        "that of --hostname-override"
+    } else if loaded.config.hostname_override.is_empty() {
+        "the host's"
+    } else {
+        "that of hostnameOverride in the configuration file"
+    }
 }
 
 /// Makes a check on a thread, which goes on if the check takes longer.
@@ -201,4 +215,23 @@ fn unanswered(error: &(dyn std::error::Error + 'static)) -> String {
 
 fn not_readable(error: &(dyn std::error::Error + 'static)) -> Outcome {
     Outcome::NotMade(ErrorChain(error).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_node_has_an_origin() {
+        for (argument, in_file, expected) in [
+            ("--hostname-override=a", "b", "--hostname-override"),
+            ("--hostname-override=", "b", "hostnameOverride in"),
+            ("--v=0", "", "the host's"),
+        ] {
+            let flags = config::cli::parse(["switchyard", argument].map(Into::into)).unwrap().flags;
+            let mut loaded = config::load(&flags, &backends::MODES).unwrap();
+            loaded.config.hostname_override = in_file.to_owned();
+            assert!(name_from(&flags, &loaded).contains(expected), "{argument}");
+        }
+    }
 }

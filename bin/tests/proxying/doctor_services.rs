@@ -74,6 +74,12 @@ fn the_api_server_and_node_ports_are_looked_at_without_a_proxy() {
         assert!(not_made(&found).contains(&("node ports", reason)), "{}", found.report);
         cluster.server.store().apply(kubernetes());
 
+        assert!(cluster.server.store().delete(Resource::Nodes, "", "node-1"));
+        let found = tokio::task::block_in_place(|| look(&[]));
+        assert_eq!((found.status, found.codes()), (2, vec!["SWY0505"]), "{}", found.report);
+        assert_eq!(found.text("SWY0505", "finding"), "The API server has no Node node-1");
+        assert!(found.text("SWY0505", "because").contains("that of --hostname-override"));
+
         cluster.server.faults().forbid(Resource::EndpointSlices, true);
         let found = tokio::task::block_in_place(|| look(&[]));
         assert_eq!((found.status, found.codes()), (2, vec!["SWY0502"]), "{}", found.report);
