@@ -40,11 +40,15 @@ use switchyard_core::{
 };
 use switchyard_sources::kube::WatchHealth;
 use switchyard_userspace::forwarder::Counters;
-use tokio::{runtime, sync::watch, task::JoinError};
+use tokio::{
+    runtime,
+    sync::watch,
+    task::{JoinError, JoinSet},
+};
 
 use crate::config::{Loaded, flags::Flags, settings::Settings, version};
 use crate::observability::{
-    conntrack::Destinations,
+    conntrack::{Destinations, count_for_ever},
     engine_observer::EngineObserver,
     http::{
         healthz::HealthzHandler,
@@ -181,12 +185,16 @@ pub fn run(
     let table = node_events::watch_table(Arc::clone(metrics.table_usage()), recorder.clone());
     let (shown, board) = (Arc::clone(&metrics), Arc::clone(&status.board));
     let counting = destinations.zip(settings.conntrack_services).map(|(destinations, period)| {
-        destinations.count_for_ever(period, move |shares| {
-            shown.table_shares(shares.as_ref());
-            if let Some(shares) = &shares {
-                board.counted(shares, Instant::now());
-            }
-        })
+        count_for_ever(
+            period,
+            move || destinations.count(),
+            move |shares| {
+                shown.table_shares(shares.as_ref());
+                if let Some(shares) = &shares {
+                    board.counted(shares, Instant::now());
+                }
+            },
+        )
     });
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
     let objects = proxy.handle().inputs();
@@ -228,17 +236,20 @@ pub fn run(
     // The kernel's modes have nothing to drain.
     let drain =
         if mode == Mode::USERSPACE { settings.backend.userspace.drain } else { Duration::ZERO };
+    // They go on while connections end.
+    let mut helpers = JoinSet::new();
     let error: Option<RunError> = runtime.block_on(async {
         let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
-        tokio::spawn(table);
-        counting.map(tokio::spawn);
-        accelerate(mode, settings.flowtable_devices.clone());
-        answering.map(tokio::spawn);
+        helpers.spawn(table);
+        counting.map(|counting| helpers.spawn(counting));
+        accelerate(mode, settings.flowtable_devices.clone(), &mut helpers);
+        answering.map(|answering| helpers.spawn(answering));
         tokio::select! {
             () = proxy.ended() => RunError::Engine,
             error = node_watch::failed(failure) => RunError::Node(error),
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
+            error = panicked(&mut helpers) => RunError::Task(error),
             () = reloader.run() => RunError::ConfigurationChanged,
             terminated = terminated(drain) => match terminated {
                 Ok(()) => return None,
@@ -272,15 +283,25 @@ pub fn run(
 }
 
 /// Has the kernel forward connections between these devices past the rules, if there are any.
-fn accelerate(mode: Mode, devices: Vec<String>) {
+fn accelerate(mode: Mode, devices: Vec<String>, helpers: &mut JoinSet<()>) {
     if devices.is_empty() {
         return;
     }
     if matches!(mode, Mode::NFTABLES | Mode::IPTABLES) {
-        tokio::spawn(flowtable::follow(devices));
+        helpers.spawn(flowtable::follow(devices));
     } else {
         tracing::warn!(%mode, "--flowtable-devices has no effect in this mode");
     }
+}
+
+/// Returns the error of a task that panics. A task that ends otherwise has nothing more to do.
+async fn panicked(tasks: &mut JoinSet<()>) -> JoinError {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            return error;
+        }
+    }
+    pending().await
 }
 
 /// Opens the local socket, without which proxying goes on.
@@ -391,5 +412,18 @@ fn not_served(recorder: Recorder, node: String) -> impl Fn(NotServed<'_>) + Send
         let note =
             format!("node {node} failed to start healthcheck \"{service}\" on {address}: {error}");
         recorder.record(Event::service_health_failed(service, note));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_noticed_behind_one_that_ends() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async {});
+        tasks.spawn(async { panic!("as a defect") });
+        assert!(panicked(&mut tasks).await.is_panic());
     }
 }

@@ -4,7 +4,8 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     hash::Hash,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    panic::resume_unwind,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -159,30 +160,33 @@ impl Destinations {
         let services = self.lock().clone();
         count(|protocol, at| services.get(&(protocol, at)).cloned())
     }
+}
 
-    /// Hands the counts to `publish` once a period, `None` if they failed. Does not end.
-    pub async fn count_for_ever(
-        self: Arc<Self>,
-        period: Duration,
-        publish: impl Fn(Option<Shares<ServiceName>>),
-    ) {
-        let mut ticks = interval(period.max(LEAST_PERIOD));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let this = Arc::clone(&self);
-            match task::spawn_blocking(move || this.count()).await {
-                Ok(Ok(shares)) => publish(Some(shares)),
-                Ok(Err(error)) => {
-                    tracing::warn!(
-                        err = %ErrorChain(&error),
-                        "Failed to count the entries of connection tracking"
-                    );
-                    publish(None);
-                }
-                // The runtime ends, or the count panicked.
-                Err(_) => return,
+/// Counts once a period, and hands the counts to `publish`, `None` if they failed. Ends only by a
+/// panic of `count`, which panics here as well.
+pub async fn count_for_ever<T: Send + 'static>(
+    period: Duration,
+    count: impl Fn() -> Result<T, Error> + Clone + Send + 'static,
+    publish: impl Fn(Option<T>),
+) {
+    let mut ticks = interval(period.max(LEAST_PERIOD));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match task::spawn_blocking(count.clone()).await {
+            Ok(Ok(shares)) => publish(Some(shares)),
+            Ok(Err(error)) => {
+                tracing::warn!(
+                    err = %ErrorChain(&error),
+                    "Failed to count the entries of connection tracking"
+                );
+                publish(None);
             }
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // The runtime ends.
+                Err(_) => return,
+            },
         }
     }
 }
@@ -205,5 +209,17 @@ impl Observer for Destinations {
         if let EngineEvent::Synced(outcome) = event {
             self.synced(&outcome.change);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_count_that_panics_is_a_task_that_panics() {
+        let count = || -> Result<(), Error> { panic!("as a defect") };
+        let counting = tokio::spawn(count_for_ever(Duration::ZERO, count, |_| {}));
+        assert!(counting.await.unwrap_err().is_panic());
     }
 }
