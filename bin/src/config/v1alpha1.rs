@@ -64,6 +64,7 @@ pub struct ClientConnection {
     pub kubeconfig: String,
     pub accept_content_types: String,
     pub content_type: String,
+    #[serde(serialize_with = "as_written")]
     pub qps: f32,
     pub burst: i32,
 }
@@ -223,6 +224,11 @@ where
         Form::Nanoseconds(nanos) => Ok(GoDuration::from_nanos(nanos)),
         Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
     }
+}
+
+/// Serializes a number by its digits, of which an `f64` has more: 0.1 as 0.1.
+fn as_written<S: serde::Serializer>(number: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(number.to_string().parse().unwrap_or_else(|_| f64::from(*number)))
 }
 
 impl KubeProxyConfiguration {

@@ -94,9 +94,11 @@ mod tests {
             cluster_cidr: "10.0.0.0/8".into(),
             ..Default::default()
         };
+        config.client_connection.qps = 0.1;
         config.apply_defaults();
         let text = yaml(&config).unwrap();
         assert!(text.starts_with("apiVersion: "), "{text}");
+        assert!(text.contains("  qps: 0.1\n"), "{text}");
         assert!(!text.contains("windowsRunAsService"), "{text}");
         let read = file::decode(&text).unwrap();
         assert_eq!(read.warnings, [""; 0], "{text}");
