@@ -130,7 +130,8 @@ pub async fn run(
             _ = looks.tick() => {
                 let found = identity(&path);
                 let is_tried = |(tried, at): (_, Instant)| tried == found && at.elapsed() < SILENCE;
-                if found == own || (found.is_some() && foreign.is_some_and(is_tried)) {
+                // Without an identity, the socket was gone before it was looked at.
+                if found.is_some() && (found == own || foreign.is_some_and(is_tried)) {
                     continue;
                 }
                 foreign = Some((found, Instant::now()));
