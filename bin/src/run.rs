@@ -76,6 +76,9 @@ use crate::{
     source_task::{self, ApiServerLink, SourceError},
 };
 
+/// The time that new connections have to begin to wait for the next start, however short the drain.
+const LEAST_DRAIN: Duration = Duration::from_secs(1);
+
 /// The time that the program waits, before it ends, until the Event with the reason is sent.
 const FINAL_EVENT_WAIT: Duration = Duration::from_secs(3);
 /// The number of threads for the source and the servers.
@@ -234,8 +237,7 @@ pub fn run(
         .build()
         .map_err(RunError::Runtime)?;
     // The kernel's modes have nothing to drain.
-    let drain =
-        if mode == Mode::USERSPACE { settings.backend.userspace.drain } else { Duration::ZERO };
+    let drain = (mode == Mode::USERSPACE).then_some(settings.backend.userspace.drain);
     // They go on while connections end.
     let mut helpers = JoinSet::new();
     let error: Option<RunError> = runtime.block_on(async {
@@ -251,27 +253,28 @@ pub fn run(
             error = serving => error.unwrap_or_else(RunError::Task),
             error = panicked(&mut helpers) => RunError::Task(error),
             () = reloader.run() => RunError::ConfigurationChanged,
-            terminated = terminated(drain) => match terminated {
+            terminated = terminated(), if drain.is_some() => match terminated {
                 Ok(()) => return None,
                 Err(error) => RunError::Signal(error),
             },
         }
         .into()
     });
-    let error = match error {
-        None => {
-            tracing::info!(limit = ?drain, "Terminated: waiting for the end of connections");
-            drain_within(proxy, drain);
+    let error = match (error, drain) {
+        (None, limit) => {
+            let limit = limit.unwrap_or_default();
+            tracing::info!(?limit, "Terminated: waiting for the end of connections");
+            drain_within(proxy, limit);
             tracing::info!("Ending");
             logging::flush();
             process::end_as_terminated()
         }
-        Some(error @ RunError::ConfigurationChanged) if !drain.is_zero() => {
-            tracing::info!(limit = ?drain, "Waiting for the end of connections before the restart");
-            drain_within(proxy, drain);
+        (Some(error @ RunError::ConfigurationChanged), Some(limit)) => {
+            tracing::info!(?limit, "Waiting for the end of connections before the restart");
+            drain_within(proxy, limit);
             error
         }
-        Some(error) => {
+        (Some(error), _) => {
             // A sync that is under way may take minutes, and need not end.
             std::mem::forget(proxy);
             error
@@ -326,16 +329,13 @@ async fn answer_locally(listener: UnixListener, sources: Sources) {
     }
 }
 
-/// Waits for SIGTERM, if there is a time to drain.
-async fn terminated(drain: Duration) -> io::Result<()> {
-    if drain.is_zero() {
-        return pending().await;
-    }
+/// Waits for SIGTERM.
+async fn terminated() -> io::Result<()> {
     process::terminated()?.await;
     Ok(())
 }
 
-/// Lets connections go on for a time.
+/// Lets connections go on for a time, and has new ones wait for the next start.
 fn drain_within(proxy: Proxy, limit: Duration) {
     logging::flush();
     let (drained, is_drained) = mpsc::channel();
@@ -343,7 +343,7 @@ fn drain_within(proxy: Proxy, limit: Duration) {
     thread::spawn(move || {
         let _ = drained.send(proxy.drain(limit));
     });
-    let _ = is_drained.recv_timeout(limit);
+    let _ = is_drained.recv_timeout(limit.max(LEAST_DRAIN));
 }
 
 /// Returns the metrics of a proxy that programs the families in `supported`.

@@ -28,7 +28,7 @@ fn end_by(
     find: fn(u32) -> u32,
 ) -> (ExitStatus, String) {
     let manifests = Manifests::new(&service("web", "clusterIP: 10.96.0.10, ports: [{port: 80}]"));
-    command.args(manifests.arguments()).arg("--proxy-mode=nftables");
+    command.args(manifests.arguments());
     let program = Program::spawn(command);
     namespace.wait_for_service_ports(1);
     let process = find(program.id()).to_string();
@@ -48,11 +48,23 @@ fn signals_have_their_default_effect_and_rules_stay() {
     for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
         // Whoever runs the tests may ignore some, which is inherited.
         let mut command = namespace.0.command("env");
-        command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_switchyard"));
+        let program = env!("CARGO_BIN_EXE_switchyard");
+        command.args(["--default-signal", program, "--proxy-mode=nftables"]);
         let (status, log) = end_by(&namespace, signal, command, |program| program);
         assert_eq!(status.signal(), Some(number), "{log}");
         assert_rules_stay(&namespace);
     }
+}
+
+#[test]
+fn new_connections_wait_for_the_next_start_though_the_old_ones_end_at_once() {
+    let namespace = Namespace::new();
+    let mut command = namespace.0.command("env");
+    command.args(["--default-signal", env!("CARGO_BIN_EXE_switchyard"), "--proxy-mode=userspace"]);
+    command.args(["--userspace-capture=nftables", "--userspace-drain=0s"]);
+    let (status, log) = end_by(&namespace, "TERM", command, |program| program);
+    assert_eq!(status.signal(), Some(15), "{log}");
+    namespace.list("table ip switchyard-pause");
 }
 
 /// Connections end in their own time, and no one else's.
@@ -134,6 +146,7 @@ fn the_first_process_of_a_container_ends_too() {
     for (signal, expected) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
         let mut command = namespace.0.command("unshare");
         command.args(["--pid", "--fork", "--kill-child"]).arg(env!("CARGO_BIN_EXE_switchyard"));
+        command.arg("--proxy-mode=nftables");
         let only_child = |parent: u32| {
             let path = format!("/proc/{0}/task/{0}/children", parent);
             fs::read_to_string(path).unwrap().trim().parse().unwrap()
