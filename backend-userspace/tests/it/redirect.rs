@@ -218,6 +218,8 @@ fn connections_wait_for_the_next_start() {
         });
         assert!(!run("nft list tables").contains("switchyard-pause"), "{kind}");
         (node.proxier.forwards().expect("streams").pause)();
+        // Such as a sync that was under way.
+        node.full();
         assert!(run("nft list tables").contains("switchyard-pause"), "{kind}");
         node.clean_up();
         assert!(!run("nft list tables").contains("switchyard-pause"), "{kind}");

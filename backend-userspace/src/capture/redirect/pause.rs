@@ -4,7 +4,12 @@
 //! time in which a node starts another program, they are dropped instead: clients try again, with
 //! TCP after one second and after three.
 
-use std::{error::Error, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use switchyard_core::{
     error::ErrorChain,
@@ -25,14 +30,35 @@ const TABLE: &str = "switchyard-pause";
 /// The set with the address of the sockets, and the time after which they refuse.
 const SET: (&str, Duration) = ("sockets", Duration::from_secs(30));
 
-/// Has new connections and datagrams to the addresses of the sockets wait, one of each family. A
-/// refusal of the kernel is logged.
-pub(super) fn begin(addresses: impl Iterator<Item = IpAddr>) {
-    for address in addresses {
-        if let Err(error) = add(IpFamily::of(&address), address) {
-            let err = ErrorChain(&*error);
-            tracing::warn!(%address, %err, "New connections will be refused until the next start");
+/// Whether this program has begun its own pause, which none of its syncs ends.
+#[derive(Clone, Default)]
+pub(super) struct Pause(Arc<Mutex<bool>>);
+
+impl Pause {
+    /// Has new connections and datagrams to the addresses of the sockets wait, one of each family.
+    /// A refusal of the kernel is logged.
+    pub(super) fn begin(&self, addresses: impl Iterator<Item = IpAddr>) {
+        let mut has_begun = self.lock();
+        *has_begun = true;
+        for address in addresses {
+            if let Err(error) = add(IpFamily::of(&address), address) {
+                let err = ErrorChain(&*error);
+                tracing::warn!(%address, %err, "New connections will be refused until the next start");
+            }
         }
+    }
+
+    /// Ends the pause of the program before this one, if there is one.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn end_earlier(&self) -> Result<(), ProxierError> {
+        let has_begun = self.lock();
+        if *has_begun { Ok(()) } else { end() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -60,7 +86,7 @@ fn add(family: IpFamily, address: IpAddr) -> Result<(), Box<dyn Error + Send + S
     Ok(())
 }
 
-/// Ends the pause, if there is one.
+/// Ends any pause.
 ///
 /// # Errors
 /// If the kernel refuses.

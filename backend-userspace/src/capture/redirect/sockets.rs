@@ -37,7 +37,7 @@ use crate::{
 
 use super::{
     answers::{self, Answers},
-    pause,
+    pause::{self, Pause},
 };
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890,
@@ -72,6 +72,7 @@ pub(crate) struct Redirect {
     failed: BTreeMap<ServicePortId, String>,
     /// The rules for answers of endpoints to clients.
     answers: Answers,
+    pause: Pause,
     /// Ends flows that began before the rules; `None` where the kernel or the privilege is missing.
     flows: Option<Reconciler>,
 }
@@ -98,6 +99,7 @@ impl Redirect {
             unused: Vec::new(),
             failed: BTreeMap::new(),
             answers: Answers::new(answer_mark),
+            pause: Pause::default(),
             flows: flows.ok(),
         })
     }
@@ -265,7 +267,7 @@ impl Capture for Redirect {
         }
         report.requeue_after = self.derived.requeue_after();
         if change.is_resync()
-            && let Err(error) = pause::end()
+            && let Err(error) = self.pause.end_earlier()
         {
             // The pause ends by itself.
             tracing::warn!(err = %ErrorChain(&error), "Failed to let new connections come again");
@@ -318,10 +320,10 @@ impl Capture for Redirect {
     }
 
     fn pause(&self) -> Box<dyn FnOnce() + Send + Sync> {
-        let families = self.families;
+        let (families, pause) = (self.families, self.pause.clone());
         Box::new(move || {
             let families = IpFamily::ALL.into_iter().filter(|family| *families.get(*family));
-            pause::begin(families.map(own_address));
+            pause.begin(families.map(own_address));
         })
     }
 
