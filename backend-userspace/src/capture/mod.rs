@@ -83,8 +83,8 @@ pub(crate) trait Capture: Send {
     async fn clean_up(&mut self) -> Result<(), ProxierError>;
 
     /// Returns a function that has new traffic wait for another program, as far as possible, since
-    /// the listeners are about to be closed. The end of a full sync of another capture mode, of this
-    /// program or the next, ends that.
+    /// the listeners are about to be closed. The end of a full sync ends that, but not of this
+    /// capture mode.
     fn pause(&self) -> Box<dyn FnOnce() + Send + Sync> {
         Box::new(|| {})
     }

@@ -14,7 +14,7 @@ use std::{
 
 use socket2::{MsgHdr, SockAddr, SockAddrStorage, Socket};
 
-use super::{BUFFER, MESSAGES, Received, Receiving};
+use super::{BUFFER, MESSAGES, Received, Receiving, linux::switch_on};
 
 /// The size of a `struct cmsghdr`: length, level and type.
 const HEADER: usize = size_of::<usize>() + 8;
@@ -26,19 +26,7 @@ type Control = [usize; CONTROL / size_of::<usize>()];
 
 /// Has the kernel hand over datagrams of one flow in one buffer. Needs Linux 5.0.
 pub(super) fn receive_together(socket: &Socket) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let size = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: the kernel reads `size` bytes at the pointer, which are those of `on`.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_UDP,
-            libc::UDP_GRO,
-            (&raw const on).cast(),
-            size,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    switch_on(socket, libc::SOL_UDP, libc::UDP_GRO)
 }
 
 /// Whether the kernel can send datagrams together, as Linux can since 4.18. Earlier ones would

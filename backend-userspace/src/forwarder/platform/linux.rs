@@ -102,27 +102,14 @@ impl Platform for Linux {
             SocketAddr::V6(_) => socket.set_ip_transparent_v6(true)?,
         }
         if source.port() == 0 {
-            let on: libc::c_int = 1;
-            // SAFETY: the kernel reads an int from the pointer.
-            let result = unsafe {
-                libc::setsockopt(
-                    socket.as_raw_fd(),
-                    libc::IPPROTO_IP,
-                    libc::IP_BIND_ADDRESS_NO_PORT,
-                    (&raw const on).cast(),
-                    size_of_val(&on) as libc::socklen_t,
-                )
-            };
-            if result != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            switch_on(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
         }
         socket.bind(&source.into())
     }
 
     fn tune_sctp(&self, socket: &SockRef<'_>) -> io::Result<()> {
-        set_sctp(socket, SCTP_NODELAY)?;
-        set_sctp(socket, SCTP_RECVRCVINFO)
+        switch_on(socket, libc::IPPROTO_SCTP, SCTP_NODELAY)?;
+        switch_on(socket, libc::IPPROTO_SCTP, SCTP_RECVRCVINFO)
     }
 
     fn send(&self, socket: &Socket, bytes: &[u8], message: Message) -> io::Result<usize> {
@@ -131,6 +118,16 @@ impl Platform for Linux {
 
     fn receive(&self, socket: &Socket, buffer: &mut [u8]) -> io::Result<(usize, Message)> {
         sctp::receive(socket, buffer)
+    }
+
+    fn write_last(&self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+        socket.send_with_flags(bytes, libc::MSG_MORE | libc::MSG_NOSIGNAL)
+    }
+
+    /// `tcp_rcv_synsent_state_process` in `net/ipv4/tcp_input.c`, which acknowledges at once what
+    /// comes next. Without `TCP_QUICKACK`, an endpoint that writes twice would wait.
+    fn connect_with_bytes(&self, socket: &Socket) -> io::Result<()> {
+        switch_on(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)
     }
 
     fn limit_unsent(&self, socket: &SockRef<'_>) -> io::Result<()> {
@@ -262,19 +259,17 @@ impl Pipe for Splicing {
     }
 }
 
-/// Switches an option of SCTP on.
-fn set_sctp(socket: &Socket, option: libc::c_int) -> io::Result<()> {
+/// Switches an option of a socket on.
+pub(super) fn switch_on(
+    socket: &Socket,
+    level: libc::c_int,
+    option: libc::c_int,
+) -> io::Result<()> {
     let on: libc::c_int = 1;
     let size = size_of_val(&on) as libc::socklen_t;
     // SAFETY: the kernel reads `size` bytes at the pointer, which are those of `on`.
     let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_SCTP,
-            option,
-            (&raw const on).cast(),
-            size,
-        )
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), size)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -154,6 +154,17 @@ pub(crate) trait Platform: Send + Sync {
         Ok((socket.read(buffer)?, Message::default()))
     }
 
+    /// Writes the last bytes before the end of a connection, which is sent next.
+    fn write_last(&self, mut socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+        socket.write(bytes)
+    }
+
+    /// Has the system send the last packet of a handshake with the first bytes, which the caller
+    /// sends as soon as it may.
+    fn connect_with_bytes(&self, _socket: &Socket) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Has the system take no more for a connection than it can soon send.
     fn limit_unsent(&self, _socket: &SockRef<'_>) -> io::Result<()> {
         Ok(())

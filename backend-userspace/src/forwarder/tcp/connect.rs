@@ -29,14 +29,15 @@ use crate::forwarder::{
 /// The most endpoints that are tried for a connection, if there are not more timeouts.
 const TRIES: usize = 8;
 
-/// Connects to an endpoint of a pool. Endpoints that do not take the connection are passed over;
-/// when all have been tried and timeouts are left, the first is tried again. Returns `None` if none
-/// takes it.
+/// Connects to an endpoint of a pool, which is sent bytes at once if there are some. Endpoints that
+/// do not take the connection are passed over; when all have been tried and timeouts are left, the
+/// first is tried again. Returns `None` if none takes it.
 pub(super) async fn connect(
     shared: &Shared,
     port: &Port,
     pool: PoolKind,
     ends: Ends,
+    has_bytes: bool,
 ) -> Option<(TcpStream, Chosen)> {
     let timeouts = &shared.config.connect_timeouts;
     let protocol = port.id().name.protocol;
@@ -61,8 +62,8 @@ pub(super) async fn connect(
             shared.counters.count(Counted::Retries);
         }
         let result = match shared.shown(protocol, ends, address) {
-            None => attempt(shared, protocol, address, None, limit).await,
-            Some(client) => show(shared, port, address, client, limit).await,
+            None => attempt(shared, protocol, address, None, has_bytes, limit).await,
+            Some(client) => show(shared, port, address, client, has_bytes, limit).await,
         };
         tries += 1;
         match result {
@@ -121,9 +122,11 @@ async fn show(
     port: &Port,
     endpoint: SocketAddr,
     client: IpAddr,
+    has_bytes: bool,
     limit: Duration,
 ) -> io::Result<TcpStream> {
-    let shown = attempt(shared, Protocol::Tcp, endpoint, Some(client), limit).await;
+    let attempt = |client| attempt(shared, Protocol::Tcp, endpoint, client, has_bytes, limit);
+    let shown = attempt(Some(client)).await;
     let error = match shown {
         Ok(stream) => {
             shared.showing.worked(client, endpoint.ip());
@@ -137,7 +140,7 @@ async fn show(
         }
         Err(error) => error,
     };
-    let stream = attempt(shared, Protocol::Tcp, endpoint, None, limit).await?;
+    let stream = attempt(None).await?;
     // A client whose ports are all connected to the endpoint shows nothing about answers.
     if error.kind() == io::ErrorKind::AddrNotAvailable {
         return Ok(stream);
@@ -172,6 +175,7 @@ async fn attempt(
     protocol: Protocol,
     address: SocketAddr,
     client: Option<IpAddr>,
+    has_bytes: bool,
     limit: Duration,
 ) -> io::Result<TcpStream> {
     let socket = shared.socket_to(protocol, address)?;
@@ -179,6 +183,10 @@ async fn attempt(
         shared.platform.bind_as(&socket, SocketAddr::new(client, 0))?;
     }
     tune(shared, protocol, &SockRef::from(&socket));
+    if has_bytes {
+        // Otherwise the bytes follow in a packet of their own.
+        let _ = shared.platform.connect_with_bytes(&socket);
+    }
     let connect = timeout(limit, TcpSocket::from_std_stream(socket.into()).connect(address));
     let stream = connect.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     // No one listens at a port of this node from which the system lets sockets connect: then the
@@ -243,7 +251,8 @@ mod tests {
         let client = SocketAddr::from(([127, 0, 0, 1], 4711));
         let ends = Ends { client, destination: client, is_shown: false };
         let endpoint = || {
-            let connected = runtime().block_on(connect(&shared, &port, PoolKind::Cluster, ends));
+            let connected =
+                runtime().block_on(connect(&shared, &port, PoolKind::Cluster, ends, false));
             connected.map(|(_, chosen)| chosen.address)
         };
         let first = endpoint().unwrap();
@@ -278,7 +287,7 @@ mod tests {
                 let client = SocketAddr::from(([127, 0, 0, 1], 4711));
                 let ends = Ends { client, destination: client, is_shown: false };
                 for _ in 0..2 {
-                    let connected = connect(&shared, &port, PoolKind::Cluster, ends);
+                    let connected = connect(&shared, &port, PoolKind::Cluster, ends, false);
                     assert!(runtime().block_on(connected).is_none());
                 }
                 assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
@@ -295,8 +304,14 @@ mod tests {
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let mut shared = Shared::new(ForwarderConfig::default());
         shared.platform = Box::new(Scripted(Arc::new(Mutex::new(vec![Ok(socket)]))));
-        let connected =
-            runtime().block_on(attempt(&shared, Protocol::Tcp, address, None, Duration::MAX));
+        let connected = runtime().block_on(attempt(
+            &shared,
+            Protocol::Tcp,
+            address,
+            None,
+            false,
+            Duration::MAX,
+        ));
         assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

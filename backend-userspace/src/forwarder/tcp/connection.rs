@@ -152,7 +152,7 @@ async fn start(
     let of_client =
         if protocol == Protocol::Tcp { read_first(client, &mut first).ok()? } else { 0 };
     let (endpoint, _chosen) = select! {
-        endpoint = connect(shared, &serving.port, pool, ends) => endpoint?,
+        endpoint = connect(shared, &serving.port, pool, ends, !first.is_empty()) => endpoint?,
         // The client has reset the connection. One that only sends no more may still read.
         _ = client.ready(Interest::ERROR) => return None,
     };
@@ -244,6 +244,11 @@ mod tests {
             let mut first = vec![0; header.len() + size];
             at_endpoint.read_exact(&mut first).unwrap();
             assert_eq!(first, [header, bytes].concat(), "{case}");
+            #[cfg(target_os = "linux")]
+            if size == 1 && !is_half_closed {
+                let packets = testing::packets_in(&at_endpoint);
+                assert_eq!(packets, 2, "the end of the handshake has the bytes");
+            }
             at_endpoint.write_all(b"answer").unwrap();
             client.read_exact(&mut [0; 6]).unwrap();
             let mut rest = Vec::new();

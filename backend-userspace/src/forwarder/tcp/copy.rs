@@ -58,6 +58,10 @@ struct Direction {
     /// Bytes read and not yet written, from `written` on.
     kept: Vec<u8>,
     written: usize,
+    /// The end, or an error, that was read behind the last bytes.
+    last: Option<Result<(), Failed>>,
+    /// Whether the end of this direction is passed on, since the other one goes on.
+    passes_end_on: bool,
     /// The amount that has come, up to [`BULK`].
     bulk: usize,
     splice: Option<Splice>,
@@ -156,6 +160,7 @@ pub(super) async fn copy(
                 (&mut down, &mut up, endpoint, client)
             };
             if direction.state == State::Moving {
+                direction.passes_end_on = back.state != State::Ended;
                 match direction.poll(cx, shared, has_pipes, from, to) {
                     Poll::Pending => {}
                     Poll::Ready(Ok(())) if direction.gone == Some(Gone::Cut) => {
@@ -164,7 +169,7 @@ pub(super) async fn copy(
                     Poll::Ready(Ok(())) => {
                         direction.state = State::Ended;
                         // At the end of both directions, the sockets are closed.
-                        if back.state != State::Ended {
+                        if direction.passes_end_on {
                             // An error means that the other end is gone, which its own direction
                             // notices.
                             let _ = SockRef::from(to).shutdown(Shutdown::Write);
@@ -236,8 +241,15 @@ impl Direction {
     ) -> Poll<Result<(), Failed>> {
         let failed = |error| Failed::Write(gone(&*shared.platform, &error));
         let mut moved = 0;
-        while moved < TURN {
+        loop {
             ready!(self.flush(cx, &*shared.platform, to)).map_err(failed)?;
+            if let Some(last) = self.last.take() {
+                return Poll::Ready(last);
+            }
+            if moved >= TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let read = if has_pipes && self.use_pipe(shared) {
                 self.fill(cx, shared, from)
             } else {
@@ -252,8 +264,6 @@ impl Direction {
                 Progress::End => return Poll::Ready(Ok(())),
             }
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
     }
 
     /// Whether the next bytes go through a pipe, which is there then, and empty.
@@ -323,7 +333,8 @@ impl Direction {
         }
     }
 
-    /// Copies bytes. What the other end does not take is kept.
+    /// Copies bytes. What the other end does not take is kept. The end, if it has come as well, can
+    /// so go with the last bytes.
     fn copy(
         &mut self,
         cx: &mut Context<'_>,
@@ -333,10 +344,20 @@ impl Direction {
     ) -> Poll<Result<Progress, Failed>> {
         with_buffer(|buffer| {
             let read = poll_read(cx, platform, from, buffer, &mut self.message);
-            let read = ready!(read).map_err(|_| Failed::Read)?;
+            let mut read = ready!(read).map_err(|_| Failed::Read)?;
             if read == 0 {
                 return Poll::Ready(Ok(Progress::End));
             }
+            while self.message.is_none() && self.last.is_none() && read < buffer.len() {
+                match from.try_read(&mut buffer[read..]) {
+                    Ok(0) => self.last = Some(Ok(())),
+                    Ok(more) => read += more,
+                    nothing if is_nothing(&nothing) => break,
+                    Err(_) => self.last = Some(Err(Failed::Read)),
+                }
+            }
+            let is_last =
+                matches!(self.last, Some(Ok(()))) && self.passes_end_on && self.gone.is_none();
             self.bulk = BULK.min(self.bulk + read);
             if self.is_up && self.bulk == BULK {
                 // The other direction has the option of the listener.
@@ -344,7 +365,7 @@ impl Direction {
             }
             let mut rest = &buffer[..read];
             while !rest.is_empty() {
-                match poll_write(cx, platform, to, rest, self.message) {
+                match poll_write(cx, platform, to, rest, self.message, is_last) {
                     Poll::Ready(Ok(written)) => rest = &rest[written..],
                     Poll::Ready(Err(error)) => {
                         return Poll::Ready(Err(Failed::Write(gone(platform, &error))));
@@ -352,7 +373,7 @@ impl Direction {
                     Poll::Pending => {
                         self.kept = rest.to_vec();
                         self.written = 0;
-                        return Poll::Pending;
+                        break;
                     }
                 }
             }
@@ -369,7 +390,7 @@ impl Direction {
     ) -> Poll<io::Result<()>> {
         while self.written < self.kept.len() {
             let rest = &self.kept[self.written..];
-            self.written += ready!(poll_write(cx, platform, to, rest, self.message))?;
+            self.written += ready!(poll_write(cx, platform, to, rest, self.message, false))?;
         }
         if !self.kept.is_empty() {
             self.kept = Vec::new();
@@ -407,6 +428,8 @@ mod tests {
 
     use super::*;
     use crate::forwarder::shared::ForwarderConfig;
+    #[cfg(target_os = "linux")]
+    use crate::forwarder::testing::packets_in;
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -440,6 +463,8 @@ mod tests {
             }
             drop((client, endpoint));
             assert_eq!(copying.await.unwrap(), Ending::Complete);
+            let sent = pieces.iter().sum::<usize>() as u64;
+            assert_eq!(shared.counters.get(Counted::BytesIn), sent);
             idle
         })
     }
@@ -448,6 +473,30 @@ mod tests {
     #[cfg_attr(not(target_os = "linux"), ignore = "only Linux has pipes to splice")]
     fn bulk_goes_through_a_pipe_that_is_given_back() {
         assert_eq!(idle_pipes_after(&[1000, 1000, 2 * BULK, 1000, BULK], None), [0, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_last_bytes_go_with_the_end() {
+        let shared = Shared::new(ForwarderConfig::default());
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut client, a) = pair().await;
+            let (b, mut endpoint) = pair().await;
+            endpoint.write_all(b"answer").await.unwrap();
+            endpoint.shutdown().await.unwrap();
+            while !b.ready(Interest::READABLE).await.unwrap().is_read_closed() {}
+            let before = packets_in(&client);
+            let received = async {
+                let mut answer = Vec::new();
+                client.read_to_end(&mut answer).await.unwrap();
+                assert_eq!(answer, b"answer");
+                assert_eq!(packets_in(&client) - before, 1);
+                drop((client, endpoint));
+            };
+            let copied = copy(&shared, Protocol::Tcp, &a, &b, Vec::new());
+            assert_eq!(tokio::join!(copied, received).0, Ending::Complete);
+        });
     }
 
     #[test]

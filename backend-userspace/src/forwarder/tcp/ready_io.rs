@@ -49,13 +49,15 @@ pub(super) fn is_nothing(result: &io::Result<usize>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Writes bytes, or a message of SCTP, or as much as the socket takes.
+/// Writes bytes, or a message of SCTP, or as much as the socket takes. After the last bytes of a
+/// connection, the caller sends the end, by which the system sends both.
 pub(super) fn poll_write(
     cx: &mut Context<'_>,
     platform: &dyn Platform,
     to: &TcpStream,
     bytes: &[u8],
     message: Option<Message>,
+    are_last: bool,
 ) -> Poll<io::Result<usize>> {
     let socket = SockRef::from(to);
     poll_io(
@@ -64,6 +66,7 @@ pub(super) fn poll_write(
         bytes.len(),
         || to.poll_write_ready(cx),
         || match message {
+            None if are_last => platform.write_last(&socket, bytes),
             None => (&*socket).write(bytes),
             Some(message) => platform.send(&socket, bytes, message),
         },
