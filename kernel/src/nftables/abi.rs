@@ -162,10 +162,6 @@ pub mod set {
     pub const EXPRESSIONS: u16 = 18;
     /// `NFTA_SET_DESC_SIZE`
     pub const DESC_SIZE: u16 = 1;
-    /// `NFTA_SET_DESC_CONCAT`
-    pub const DESC_CONCAT: u16 = 2;
-    /// `NFTA_SET_FIELD_LEN`
-    pub const FIELD_LEN: u16 = 1;
     /// `NFT_SET_ANONYMOUS`
     pub const FLAG_ANONYMOUS: u32 = 0x1;
     /// `NFT_SET_INTERVAL`
@@ -176,8 +172,6 @@ pub mod set {
     pub const FLAG_TIMEOUT: u32 = 0x10;
     /// `NFT_SET_EVAL`
     pub const FLAG_DYNAMIC: u32 = 0x20;
-    /// `NFT_SET_CONCAT`
-    pub const FLAG_CONCAT: u32 = 0x80;
     /// `NFT_DATA_VERDICT`: the type of data that is a verdict
     pub const DATA_VERDICT: u32 = 0xffff_ff00;
 }

@@ -174,13 +174,9 @@ pub fn key_text(set: &SetDef, key: &[u8]) -> String {
 }
 
 fn write_key(f: &mut Formatter<'_>, set: &SetDef, key: &[u8]) -> fmt::Result {
-    let Some((before, first, last)) = interval::split(set, key) else {
+    let Some((first, last)) = interval::bounds(key).filter(|_| set.interval) else {
         return fields(f, &set.key, key);
     };
-    if !before.is_empty() {
-        fields(f, &set.key[..set.key.len() - 1], before)?;
-        f.write_str(" . ")?;
-    }
     match interval::network(first, last) {
         _ if first == last => write!(f, "{first}"),
         Some(net) => write!(f, "{net}"),

@@ -223,19 +223,16 @@ fn element(set: &SetDef, element: &Element, expires: Option<Duration>) -> Value 
     }
 }
 
-/// A key: fields, with an interval at the end in a set of intervals, which is an address, a network
-/// or a range.
+/// A key: fields, or in a set of intervals an address, a network or a range.
 fn key(set: &SetDef, bytes: &[u8]) -> Value {
-    let Some((before, first, last)) = interval::split(set, bytes) else {
+    let Some((first, last)) = interval::bounds(bytes).filter(|_| set.interval) else {
         return concat(values(&set.key, bytes));
     };
-    let mut parts = values(&set.key[..set.key.len() - 1], before);
-    parts.push(match interval::network(first, last) {
+    match interval::network(first, last) {
         _ if first == last => json!(first),
         Some(net) => json!({ "prefix": { "addr": net.addr(), "len": net.prefix_len() } }),
         None => json!({ "range": [first, last] }),
-    });
-    concat(parts)
+    }
 }
 
 fn values(fields: &[Field], bytes: &[u8]) -> Vec<Value> {

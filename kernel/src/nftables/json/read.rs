@@ -1,11 +1,9 @@
 //! Tables, read from the output of `nft -j list table`. Unknown parts of it are ignored.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
-use switchyard_model::Protocol;
 
 use super::statement;
 use crate::nftables::{
@@ -214,7 +212,7 @@ fn definition(name: &SetName, set: &Set) -> Result<SetDef, &'static str> {
     let comment = set.comment.clone().map(Into::into);
     let (key, size) = (fields(&set.key)?, set.size);
     let definition = SetDef { name: name.clone(), key, data, timeout, size, interval, comment };
-    if interval && !definition.ends_with_address() {
+    if interval && !definition.has_addresses() {
         return Err("its elements are intervals of something else than addresses");
     }
     Ok(definition)
@@ -223,10 +221,7 @@ fn definition(name: &SetName, set: &Set) -> Result<SetDef, &'static str> {
 /// The fields of a type, which is a name, a list of names, or expressions.
 fn fields(kind: &Value) -> Option<Vec<Field>> {
     if let Some(expression) = kind.get("typeof") {
-        return match expression.get("concat") {
-            Some(parts) => parts.as_array()?.iter().map(expression_field).collect(),
-            None => Some(vec![expression_field(expression)?]),
-        };
+        return statement::parts(expression).iter().map(expression_field).collect();
     }
     match kind {
         Value::Array(names) => names.iter().map(named_field).collect(),
@@ -266,7 +261,7 @@ fn element_dump(set: &SetDef, read: &Value) -> Option<ElementDump> {
     };
     let value = detail("val").unwrap_or(key);
     let element = Element {
-        key: if set.interval { interval(set, value)? } else { concat(&set.key, value)? },
+        key: if set.interval { interval(value)? } else { concat(&set.key, value)? },
         data,
         comment: detail("comment").and_then(Value::as_str).map(Into::into),
     };
@@ -274,39 +269,18 @@ fn element_dump(set: &SetDef, read: &Value) -> Option<ElementDump> {
     Some(ElementDump { element, expires })
 }
 
-/// The key of an interval, which is printed as an address, a network or a range, behind other
-/// fields if there are any.
-fn interval(set: &SetDef, read: &Value) -> Option<Key> {
-    let (_, before) = set.key.split_last()?;
-    let (read, key) = match read.get("concat") {
-        Some(parts) => {
-            let (range, parts) = parts.as_array()?.split_last()?;
-            (range, concat_of(before, parts)?)
-        }
-        None => (read, concat_of(before, &[])?),
-    };
-    let address = |value: &Value| value.as_str()?.parse::<IpAddr>().ok();
-    if let Some(prefix) = read.get("prefix") {
-        let length = prefix.get("len")?.as_u64()?.try_into().ok()?;
-        let net = IpNet::new(address(prefix.get("addr")?)?, length).ok()?;
-        return Some(key.interval_of(net));
+/// The key of an interval, which is printed as an address, a network or a range.
+fn interval(read: &Value) -> Option<Key> {
+    if let Some(range) = read.get("range") {
+        let address = |end| range.get(end)?.as_str()?.parse().ok();
+        return Some(Key::interval(address(0)?, address(1)?));
     }
-    let (first, last) = match read.get("range") {
-        Some(range) => (address(range.get(0)?)?, address(range.get(1)?)?),
-        None => (address(read)?, address(read)?),
-    };
-    Some(key.address(first).address(last))
+    let net = statement::network(read)?;
+    Some(Key::interval(net.network(), net.broadcast()))
 }
 
 fn concat<const N: usize>(fields: &[Field], read: &Value) -> Option<Bytes<N>> {
-    let parts = match read.get("concat") {
-        Some(parts) => parts.as_array()?.as_slice(),
-        None => std::slice::from_ref(read),
-    };
-    concat_of(fields, parts)
-}
-
-fn concat_of<const N: usize>(fields: &[Field], parts: &[Value]) -> Option<Bytes<N>> {
+    let parts = statement::parts(read);
     if parts.len() != fields.len() {
         return None;
     }
@@ -315,8 +289,7 @@ fn concat_of<const N: usize>(fields: &[Field], parts: &[Value]) -> Option<Bytes<
             Field::Ipv4Addr | Field::Ipv6Addr => bytes.address(part.as_str()?.parse().ok()?),
             Field::InetService | Field::Port(_) => bytes.port(part.as_u64()?.try_into().ok()?),
             Field::Slot => bytes.slot(part.as_u64()?.try_into().ok()?),
-            Field::InetProto => bytes
-                .protocol(Protocol::ALL.into_iter().find(|protocol| *part == protocol.as_lower())?),
+            Field::InetProto => bytes.protocol(statement::protocol(part)?),
         })
     })
 }

@@ -140,11 +140,7 @@ fn guess_match(body: &Value) -> Option<Statement> {
             };
             Some(Statement::InputInterface { negated, name })
         }
-        ("meta", Some("l4proto")) => {
-            let name = right.as_str()?;
-            let known = Protocol::ALL.into_iter().find(|known| known.as_lower() == name);
-            known.map(Statement::Protocol)
-        }
+        ("meta", Some("l4proto")) => protocol(right).map(Statement::Protocol),
         ("fib", _) => match left.pointer("/flags/0").unwrap_or(left.get("flags")?).as_str()? {
             "saddr" => Some(Statement::FibLocal(Side::Source)),
             "daddr" => Some(Statement::FibLocal(Side::Destination)),
@@ -184,7 +180,7 @@ fn selectors(key: &Value) -> Option<Vec<Selector>> {
 }
 
 /// The parts of a concatenation, or one expression alone.
-fn parts(value: &Value) -> &[Value] {
+pub(super) fn parts(value: &Value) -> &[Value] {
     match value.get("concat").and_then(Value::as_array) {
         Some(parts) => parts,
         None => std::slice::from_ref(value),
@@ -211,11 +207,16 @@ fn selector(value: &Value) -> Option<Selector> {
 
 /// The protocol of a port, such as `tcp dport`.
 fn port_protocol(value: &Value) -> Option<Protocol> {
-    let name = value.pointer("/payload/protocol")?.as_str()?;
-    Protocol::ALL.into_iter().find(|protocol| protocol.as_lower() == name)
+    protocol(value.pointer("/payload/protocol")?)
 }
 
-fn network(value: &Value) -> Option<IpNet> {
+/// The protocol with this name.
+pub(super) fn protocol(name: &Value) -> Option<Protocol> {
+    Protocol::ALL.into_iter().find(|protocol| name == protocol.as_lower())
+}
+
+/// A network, or an address alone.
+pub(super) fn network(value: &Value) -> Option<IpNet> {
     match value.get("prefix") {
         Some(prefix) => {
             let address = prefix.get("addr")?.as_str()?.parse().ok()?;

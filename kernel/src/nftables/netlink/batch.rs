@@ -313,20 +313,8 @@ fn named_set(w: &mut Writer, table: &str, definition: &SetDef, id: u32) {
         w.be64(set::TIMEOUT, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
     }
     w.be32(set::ID, id);
-    if definition.size.is_some() || definition.is_concat_interval() {
-        w.nest(set::DESC, |w| {
-            if let Some(size) = definition.size {
-                w.be32(set::DESC_SIZE, size);
-            }
-            if definition.is_concat_interval() {
-                w.nest(set::DESC_CONCAT, |w| {
-                    for field in &definition.key {
-                        let width = field.width() as u32;
-                        w.nest(LIST_ELEMENT, |w| w.be32(set::FIELD_LEN, width));
-                    }
-                });
-            }
-        });
+    if let Some(size) = definition.size {
+        w.nest(set::DESC, |w| w.be32(set::DESC_SIZE, size));
     }
     w.attribute(set::USERDATA, userdata::for_set(definition).as_slice());
 }
@@ -339,8 +327,7 @@ pub(super) fn set_flags(definition: &SetDef) -> u32 {
         None => 0,
     };
     let interval = if definition.interval { set::FLAG_INTERVAL } else { 0 };
-    let concat = if definition.is_concat_interval() { set::FLAG_CONCAT } else { 0 };
-    map | dynamic | interval | concat
+    map | dynamic | interval
 }
 
 /// nft's number of a type (`enum datatypes`).
@@ -375,18 +362,9 @@ fn write_key(w: &mut Writer, definition: &SetDef, key: &Key) {
 }
 
 /// Writes an interval as the kernel has it: an element where it begins, and one behind its end. No
-/// address comes after the last. Behind other fields, it is one element with two keys.
+/// address comes after the last.
 fn write_interval(w: &mut Writer, definition: &SetDef, key: &Key) {
-    let Some((before, first, last)) = interval::split(definition, key.as_slice()) else { return };
-    if definition.is_concat_interval() {
-        let Some(before) = Key::from_bytes(before) else { return };
-        w.nest(LIST_ELEMENT, |w| {
-            write_key(w, definition, &before.address(first));
-            let end = before.address(last);
-            w.nest(element::KEY_END, |w| w.attribute(data::VALUE, end.as_slice()));
-        });
-        return;
-    }
+    let Some((first, last)) = key.as_interval() else { return };
     let behind = interval::successor(last);
     w.nest(LIST_ELEMENT, |w| {
         write_key(w, definition, &Key::new().address(first));

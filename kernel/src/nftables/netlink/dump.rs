@@ -239,7 +239,7 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
     let size = read.find_kind(set::DESC).and_then(|desc| desc.nested().be32(set::DESC_SIZE));
     let interval = flags & set::FLAG_INTERVAL != 0;
     let definition = SetDef { name: name.clone(), key, data, timeout, size, interval, comment };
-    if interval && !definition.ends_with_address() {
+    if interval && !definition.has_addresses() {
         return Err("its elements are intervals of something else than addresses");
     }
     if flags != batch::set_flags(&definition) {
@@ -266,13 +266,9 @@ pub(super) fn read_elements(
     definition: &SetDef,
     is_hasty: bool,
 ) -> Result<(Vec<ElementDump>, bool), Error> {
-    if definition.interval && !definition.is_concat_interval() {
+    if definition.interval {
         return dump_intervals(socket, table, definition).map(|elements| (elements, true));
     }
-    let read_element = |read: Attributes<'_>| match definition.interval {
-        true => read_concat_interval(definition, read),
-        false => read_element(read),
-    };
     let mut attempts = if is_hasty { 1 } else { RESIZE_ATTEMPTS };
     loop {
         let mut elements = dump_elements(socket, table, definition, read_element)?;
@@ -378,19 +374,6 @@ fn dump_elements<T>(
         return Err(Error::Malformed("an element has an unknown form"));
     }
     Ok(elements)
-}
-
-/// An element with two keys, which may differ in the interval alone. Older kernels leave the second
-/// key out where it is equal.
-fn read_concat_interval(definition: &SetDef, read: Attributes<'_>) -> Option<ElementDump> {
-    let key = |kind| Some(read.find_kind(kind)?.nested().find_kind(data::VALUE)?.payload);
-    let first = key(element::KEY)?;
-    let last = key(element::KEY_END).unwrap_or(first);
-    let before = definition.key_len().checked_sub(definition.key.last()?.width())?;
-    let (same, end) = last.split_at_checked(before)?;
-    let key = Key::from_bytes(first).filter(|_| first.starts_with(same))?;
-    let element = Element::new(key.address(families::address(end)?));
-    Some(ElementDump { element, expires: None })
 }
 
 pub(super) fn read_element(read: Attributes<'_>) -> Option<ElementDump> {

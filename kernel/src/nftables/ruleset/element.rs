@@ -14,9 +14,8 @@ pub struct Bytes<const N: usize> {
     len: u8,
 }
 
-/// The key of an element. The longest is an IPv6 address, a protocol, a port, and an interval of
-/// IPv6 addresses.
-pub type Key = Bytes<56>;
+/// The key of an element. The longest is two IPv6 addresses, a protocol and a port.
+pub type Key = Bytes<40>;
 
 /// The value of an element of a map. The longest is an IPv6 address and a port.
 pub type Value = Bytes<20>;
@@ -143,6 +142,6 @@ mod tests {
 
     #[test]
     fn elements_are_compact() {
-        assert!(size_of::<Element>() <= 112, "{}", size_of::<Element>());
+        assert!(size_of::<Element>() <= 96, "{}", size_of::<Element>());
     }
 }

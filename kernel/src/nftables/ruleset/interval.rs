@@ -1,11 +1,11 @@
 //! Intervals of addresses: the elements of sets with `flags interval`. The key of such an element
-//! ends with the first and the last address.
+//! is the first and the last address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::{Element, Key, SetDef};
+use super::{Element, Key};
 use crate::families::address;
 
 impl Key {
@@ -14,16 +14,9 @@ impl Key {
         Self::new().address(first).address(last)
     }
 
-    /// Appends an interval: the addresses of a network, for a set that
-    /// [`SetDef::concat_interval_set`](super::SetDef::concat_interval_set) defines.
-    pub fn interval_of(self, net: IpNet) -> Self {
-        self.address(net.network()).address(net.broadcast())
-    }
-
     /// The first and the last address, if this is the key of an interval.
     pub fn as_interval(&self) -> Option<(IpAddr, IpAddr)> {
-        let (first, last) = self.as_slice().split_at(self.as_slice().len() / 2);
-        Some((address(first)?, address(last)?))
+        bounds(self.as_slice())
     }
 }
 
@@ -49,13 +42,10 @@ impl Element {
     }
 }
 
-/// Splits the key of an element of an interval set into the fields before the interval, and the
-/// first and the last address.
-pub(crate) fn split<'a>(set: &SetDef, key: &'a [u8]) -> Option<(&'a [u8], IpAddr, IpAddr)> {
-    let width = set.key.last().filter(|_| set.interval)?.width();
-    let (rest, last) = key.split_at_checked(key.len().checked_sub(width)?)?;
-    let (before, first) = rest.split_at_checked(rest.len().checked_sub(width)?)?;
-    Some((before, address(first)?, address(last)?))
+/// The first and the last address of an interval, if these bytes are the key of one.
+pub(crate) fn bounds(key: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let (first, last) = key.split_at(key.len() / 2);
+    Some((address(first)?, address(last)?))
 }
 
 /// The next address; `None` after the last.
@@ -172,17 +162,6 @@ mod tests {
                 pair("240.0.0.0", "255.255.255.255"),
             ]
         );
-    }
-
-    #[test]
-    fn an_interval_follows_other_fields() {
-        use crate::nftables::Field::{InetService, Ipv6Addr};
-        let set = SetDef::concat_interval_set("ranges", [InetService], Ipv6Addr);
-        let key = Key::new().port(80).interval_of("fd00::/16".parse().unwrap());
-        let (before, first, last) = split(&set, key.as_slice()).unwrap();
-        assert_eq!(before, [0, 80, 0, 0]);
-        assert_eq!(network(first, last), "fd00::/16".parse().ok());
-        assert_eq!(split(&set, &key.as_slice()[..20]), None);
     }
 
     #[test]

@@ -87,9 +87,9 @@ pub struct SetDef {
     /// first element is removed. Since kernel 6.5, adding a set that exists changes its number, at
     /// no such cost.
     pub size: Option<u32>,
-    /// Whether the last field of an element is an interval of addresses (`flags interval`), which
-    /// [`super::Key::interval`] or [`super::Key::interval_of`] append to a [`super::Key`]. Only for
-    /// sets without data and timeout.
+    /// Whether an element is an interval of addresses (`flags interval`), which
+    /// [`super::Key::interval`] makes. Only for sets without data and timeout, whose key is one
+    /// address.
     pub interval: bool,
     /// A comment for people, cut to 64 bytes when written.
     pub comment: Option<Cow<'static, str>>,
@@ -138,19 +138,6 @@ impl SetDef {
         Self { interval: true, ..Self::set(name, [address]) }
     }
 
-    /// Returns a set whose elements are fields and an interval of addresses behind them, which have
-    /// the type `address`. The kernel refuses an interval that overlaps another with the same
-    /// fields.
-    pub fn concat_interval_set(
-        name: impl Into<SetName>,
-        fields: impl Into<Vec<Field>>,
-        address: Field,
-    ) -> Self {
-        let mut key = fields.into();
-        key.push(address);
-        Self { interval: true, ..Self::set(name, key) }
-    }
-
     /// Adds a comment.
     pub fn with_comment(self, comment: impl Into<Cow<'static, str>>) -> Self {
         Self { comment: Some(comment.into()), ..self }
@@ -168,16 +155,11 @@ impl SetDef {
             || matches!(&self.data, SetData::Value(fields) if fields.len() > 1)
     }
 
-    /// Whether this is a set whose last field is an address, which may be a set of intervals.
-    pub(crate) fn ends_with_address(&self) -> bool {
-        matches!(self.key[..], [.., Field::Ipv4Addr | Field::Ipv6Addr])
+    /// Whether this is a set of addresses, which may be a set of intervals.
+    pub(crate) fn has_addresses(&self) -> bool {
+        matches!(self.key[..], [Field::Ipv4Addr | Field::Ipv6Addr])
             && self.data == SetData::None
             && self.timeout.is_none()
-    }
-
-    /// Whether the intervals are behind other fields.
-    pub(crate) fn is_concat_interval(&self) -> bool {
-        self.interval && self.key.len() > 1
     }
 
     /// The length of a key in bytes, or of each end of an interval.

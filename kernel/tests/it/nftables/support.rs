@@ -133,7 +133,6 @@ pub struct Sets {
     pub sctp_endpoints: Arc<SetDef>,
     pub hashed_endpoints: Arc<SetDef>,
     pub ranges: Arc<SetDef>,
-    pub limits: Arc<SetDef>,
 }
 
 impl Sets {
@@ -165,13 +164,10 @@ impl Sets {
             sctp_endpoints: SetDef::map("sctp-endpoints", [ip, sctp, Slot], [ip, sctp]).into(),
             hashed_endpoints: SetDef::map("hashed-endpoints", [ip, Slot], [ip, tcp]).into(),
             ranges: SetDef::interval_set("ranges", ip).with_comment("of sources").into(),
-            limits: SetDef::concat_interval_set("limits", [ip, InetProto, InetService], ip)
-                .with_comment("of services")
-                .into(),
         }
     }
 
-    pub fn all(&self) -> [&Arc<SetDef>; 15] {
+    pub fn all(&self) -> [&Arc<SetDef>; 14] {
         [
             &self.addresses,
             &self.hairpins,
@@ -187,7 +183,6 @@ impl Sets {
             &self.sctp_endpoints,
             &self.hashed_endpoints,
             &self.ranges,
-            &self.limits,
         ]
     }
 }
@@ -299,15 +294,6 @@ pub fn add_elements(transaction: &mut Transaction, table: &Table, sets: &Sets) {
     };
     let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
     transaction.add_elements(table, &sets.ranges, Element::intervals(&nets));
-    let limit = |protocol, net: &IpNet| Element::new(key(protocol).interval_of(*net));
-    let mut limits: Vec<_> = nets.iter().map(|net| limit(Protocol::Tcp, net)).collect();
-    let all: IpNet = match family {
-        Family::Ip => "0.0.0.0/0".parse().unwrap(),
-        Family::Ip6 => "::/0".parse().unwrap(),
-    };
-    limits.push(limit(Protocol::Sctp, &all));
-    limits.push(Element::new(key(Protocol::Udp).address(vip).address(endpoint)));
-    transaction.add_elements(table, &sets.limits, limits);
 }
 
 /// Rules with every statement, each with a chain that may have such a rule.
@@ -365,7 +351,6 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
         (vec![SourceAddress], "ranges"),
         (vec![SourceAddress, DestinationAddress, L4, DestinationPort], "hairpins"),
         (vec![SourceAddress, L4, SourcePort], "known"),
-        (vec![DestinationAddress, L4, DestinationPort, SourceAddress], "limits"),
     ] {
         rule("services", vec![Statement::Lookup { key, set: set.into() }]);
     }
