@@ -25,6 +25,14 @@ pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
+/// Returns the bytes of an address in network byte order.
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
 /// Returns the number of a family: `AF_INET` or `AF_INET6`, which `NFPROTO_IPV4` and `NFPROTO_IPV6`
 /// are as well.
 pub(crate) fn family_number(family: IpFamily) -> u8 {

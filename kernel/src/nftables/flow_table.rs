@@ -1,8 +1,9 @@
 //! A flowtable, by which the kernel forwards packets of translated connections past all rules.
 
 use super::{
-    abi::{LIST_ELEMENT, chain, data, expression as e, flowtable, message, rule},
-    owned::{Batch, express},
+    abi::{LIST_ELEMENT, chain, expression as e, flowtable, message, rule},
+    netlink::expression::{FIRST_REGISTER, compare_by, ct_bits, ct_load, expression},
+    owned::Batch,
 };
 use crate::netlink::{Error, KernelError, Socket, Writer, flags};
 
@@ -14,8 +15,6 @@ const CHAIN: &str = "forward";
 const LAST: i32 = 1000;
 /// A connection with no more packets than this is not worth an entry (kindnet's number).
 const PACKETS: u64 = 20;
-/// `NFT_REG_1`
-const REGISTER: u32 = 1;
 
 /// A table with a flowtable, and the rule that puts connections there: those that have a translated
 /// destination and an answer, and more than 20 packets. The kernel removes the table when this
@@ -117,40 +116,16 @@ fn hook(w: &mut Writer, device: Option<&str>) {
 
 /// The rule `ct state established ct status dnat ct packets > 20 flow add @flows`.
 fn offload(w: &mut Writer) {
-    for (key, bit) in [(e::CT_STATE, e::CT_STATE_ESTABLISHED), (e::CT_STATUS, e::CT_STATUS_DNAT)] {
-        load(w, key);
-        express(w, "bitwise", |w| {
-            w.be32(e::BITWISE_SREG, REGISTER);
-            w.be32(e::BITWISE_DREG, REGISTER);
-            w.be32(e::BITWISE_LEN, 4);
-            w.nest(e::BITWISE_MASK, |w| w.ne32(data::VALUE, bit));
-            w.nest(e::BITWISE_XOR, |w| w.ne32(data::VALUE, 0));
-        });
-        compare(w, e::CMP_NEQ, &[0; 4]);
-    }
-    load(w, e::CT_PACKETS);
-    express(w, "byteorder", |w| {
-        w.be32(e::BYTEORDER_SREG, REGISTER);
-        w.be32(e::BYTEORDER_DREG, REGISTER);
+    ct_bits(w, e::CT_STATE, e::CT_STATE_ESTABLISHED);
+    ct_bits(w, e::CT_STATUS, e::CT_STATUS_DNAT);
+    ct_load(w, e::CT_PACKETS);
+    expression(w, "byteorder", |w| {
+        w.be32(e::BYTEORDER_SREG, FIRST_REGISTER);
+        w.be32(e::BYTEORDER_DREG, FIRST_REGISTER);
         w.be32(e::BYTEORDER_OP, e::BYTEORDER_HTON);
         w.be32(e::BYTEORDER_LEN, 8);
         w.be32(e::BYTEORDER_SIZE, 8);
     });
-    compare(w, e::CMP_GT, &PACKETS.to_be_bytes());
-    express(w, "flow_offload", |w| w.string(e::FLOW_OFFLOAD_TABLE, FLOWTABLE));
-}
-
-fn load(w: &mut Writer, key: u32) {
-    express(w, "ct", |w| {
-        w.be32(e::CT_DREG, REGISTER);
-        w.be32(e::CT_KEY, key);
-    });
-}
-
-fn compare(w: &mut Writer, operation: u32, to: &[u8]) {
-    express(w, "cmp", |w| {
-        w.be32(e::CMP_SREG, REGISTER);
-        w.be32(e::CMP_OP, operation);
-        w.nest(e::CMP_DATA, |w| w.attribute(data::VALUE, to));
-    });
+    compare_by(w, e::CMP_GT, &PACKETS.to_be_bytes());
+    expression(w, "flow_offload", |w| w.string(e::FLOW_OFFLOAD_TABLE, FLOWTABLE));
 }

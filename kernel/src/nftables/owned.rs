@@ -1,6 +1,6 @@
 //! Batches for a table that belongs to a socket: the kernel removes it when the socket is closed.
 
-use super::abi::{LIST_ELEMENT, expression, message, table};
+use super::abi::{message, table};
 use crate::netlink::{Error, KernelError, Socket, Writer, flags, nfnetlink};
 
 /// Messages of one table, which are committed together.
@@ -51,12 +51,4 @@ impl<'a> Batch<'a> {
         let refused = owner.transaction(self.writer.as_slice(), end.wrapping_sub(1))?.into_iter();
         Ok(refused.map(|error| (error.sequence.wrapping_sub(self.first), error)).collect())
     }
-}
-
-/// Appends an expression of a rule.
-pub(super) fn express(w: &mut Writer, name: &str, fill: impl FnOnce(&mut Writer)) {
-    w.nest(LIST_ELEMENT, |w| {
-        w.string(expression::NAME, name);
-        w.nest(expression::DATA, fill);
-    });
 }

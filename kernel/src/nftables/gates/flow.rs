@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::nftables::abi::expression;
+use crate::{families::octets, nftables::abi::expression};
 
 /// The first packet of a connection to an endpoint, as it comes to the hooks `forward` and `output`:
 /// with the endpoint as its destination.
@@ -26,18 +26,14 @@ impl NewFlow {
 
     /// The bytes of a header of the packet, if they are a part of one known field.
     pub(super) fn bytes(&self, base: u32, offset: usize, length: usize) -> Option<Vec<u8>> {
-        let ip = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => ip.octets().to_vec(),
-            IpAddr::V6(ip) => ip.octets().to_vec(),
-        };
         let [protocol, source, destination] =
             if self.destination.is_ipv4() { [9, 12, 16] } else { [6, 8, 24] };
         let to = self.destination;
         let fields = match base {
             expression::BASE_NETWORK => vec![
                 (protocol, vec![self.protocol]),
-                (source, self.source.map(ip).unwrap_or_default()),
-                (destination, ip(to.ip())),
+                (source, self.source.map(octets).unwrap_or_default()),
+                (destination, octets(to.ip())),
             ],
             expression::BASE_TRANSPORT => vec![(2, to.port().to_be_bytes().to_vec())],
             _ => Vec::new(),

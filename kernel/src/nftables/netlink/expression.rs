@@ -17,11 +17,11 @@ use crate::{
 /// The register of the verdict.
 const VERDICT_REGISTER: u32 = 0;
 /// The first register: 16 bytes, or the first four of them.
-const FIRST_REGISTER: u32 = 1;
+pub(in crate::nftables) const FIRST_REGISTER: u32 = 1;
 /// The length of a register in bytes, of those that have room for an IPv6 address.
 const LONG_REGISTER: usize = 16;
 /// The first register of 4 bytes. These registers overlap with those of 16 bytes.
-const FIRST_SHORT_REGISTER: u32 = 8;
+pub(in crate::nftables) const FIRST_SHORT_REGISTER: u32 = 8;
 
 /// The length of the longest interface name with its NUL, in bytes.
 const INTERFACE_NAME: usize = 16;
@@ -154,7 +154,8 @@ pub(super) fn write_verdict(w: &mut Writer, verdict: &Verdict) {
     });
 }
 
-fn expression(w: &mut Writer, name: &str, fill: impl FnOnce(&mut Writer)) {
+/// Appends an expression of a rule.
+pub(in crate::nftables) fn expression(w: &mut Writer, name: &str, fill: impl FnOnce(&mut Writer)) {
     w.nest(LIST_ELEMENT, |w| {
         w.string(e::NAME, name);
         w.nest(e::DATA, fill);
@@ -226,7 +227,14 @@ fn payload_address(w: &mut Writer, family: Family, side: Side, bytes: Option<u32
     payload(w, e::BASE_NETWORK, offset, bytes.unwrap_or(length), register);
 }
 
-fn payload(w: &mut Writer, base: u32, offset: u32, length: u32, register: u32) {
+/// Loads a part of a header into a register.
+pub(in crate::nftables) fn payload(
+    w: &mut Writer,
+    base: u32,
+    offset: u32,
+    length: u32,
+    register: u32,
+) {
     expression(w, "payload", |w| {
         w.be32(e::PAYLOAD_DREG, register);
         w.be32(e::PAYLOAD_BASE, base);
@@ -258,7 +266,8 @@ fn address(w: &mut Writer, side: Side, negated: bool, net: &IpNet) {
     }
 }
 
-fn meta_load(w: &mut Writer, key: u32, register: u32) {
+/// Loads something about the packet into a register.
+pub(in crate::nftables) fn meta_load(w: &mut Writer, key: u32, register: u32) {
     expression(w, "meta", |w| {
         w.be32(e::META_KEY, key);
         w.be32(e::META_DREG, register);
@@ -268,17 +277,28 @@ fn meta_load(w: &mut Writer, key: u32, register: u32) {
 fn change_mark(w: &mut Writer, mask: u32, xor: u32) {
     meta_load(w, e::META_MARK, FIRST_REGISTER);
     bitwise(w, &mask.to_ne_bytes(), &xor.to_ne_bytes());
+    meta_set(w, e::META_MARK);
+}
+
+/// Sets something about the packet to what the first register holds.
+pub(in crate::nftables) fn meta_set(w: &mut Writer, key: u32) {
     expression(w, "meta", |w| {
-        w.be32(e::META_KEY, e::META_MARK);
+        w.be32(e::META_KEY, key);
         w.be32(e::META_SREG, FIRST_REGISTER);
     });
 }
 
-fn ct_bits(w: &mut Writer, key: u32, bits: u32) {
+/// Loads something about the connection into the first register.
+pub(in crate::nftables) fn ct_load(w: &mut Writer, key: u32) {
     expression(w, "ct", |w| {
         w.be32(e::CT_KEY, key);
         w.be32(e::CT_DREG, FIRST_REGISTER);
     });
+}
+
+/// Whether something about the connection has any of these bits.
+pub(in crate::nftables) fn ct_bits(w: &mut Writer, key: u32, bits: u32) {
+    ct_load(w, key);
     bitwise(w, &bits.to_ne_bytes(), &[0; 4]);
     compare(w, true, &[0; 4]);
 }
@@ -304,9 +324,14 @@ fn ct_original(w: &mut Writer, key: u32, register: u32) {
 }
 
 fn compare(w: &mut Writer, negated: bool, value: &[u8]) {
+    compare_by(w, if negated { e::CMP_NEQ } else { e::CMP_EQ }, value);
+}
+
+/// Compares what the first register holds with a value.
+pub(in crate::nftables) fn compare_by(w: &mut Writer, operator: u32, value: &[u8]) {
     expression(w, "cmp", |w| {
         w.be32(e::CMP_SREG, FIRST_REGISTER);
-        w.be32(e::CMP_OP, if negated { e::CMP_NEQ } else { e::CMP_EQ });
+        w.be32(e::CMP_OP, operator);
         w.nest(e::CMP_DATA, |w| w.attribute(data::VALUE, value));
     });
 }
@@ -364,7 +389,12 @@ fn lookup(w: &mut Writer, set: &str, destination: Option<u32>) {
     });
 }
 
-fn immediate(w: &mut Writer, register: u32, value: impl FnOnce(&mut Writer)) {
+/// Puts a value into a register.
+pub(in crate::nftables) fn immediate(
+    w: &mut Writer,
+    register: u32,
+    value: impl FnOnce(&mut Writer),
+) {
     expression(w, "immediate", |w| {
         w.be32(e::IMMEDIATE_DREG, register);
         w.nest(e::IMMEDIATE_DATA, value);

@@ -3,12 +3,12 @@
 
 mod batch;
 mod dump;
-mod expression;
+pub(super) mod expression;
 mod notice;
 mod record;
 mod refusal;
 mod touched;
-mod userdata;
+pub(super) mod userdata;
 
 use std::{
     ops::ControlFlow,

@@ -6,10 +6,17 @@ use std::{
 };
 
 use super::super::{
-    abi::{chain, data, element, expression, message, rule, set},
-    owned::{Batch, express},
+    abi::{LIST_ELEMENT, chain, data, element, expression as e, message, rule, set},
+    netlink::expression::{
+        FIRST_REGISTER, FIRST_SHORT_REGISTER, compare_by, expression, immediate, meta_load,
+        meta_set, payload,
+    },
+    owned::Batch,
 };
-use crate::netlink::{Error, Socket, Writer, flags};
+use crate::{
+    families::octets,
+    netlink::{Error, Socket, Writer, flags},
+};
 
 /// The chains that mark packets: those that come in, and those that the node sends.
 pub const MARKING: [&str; 2] = ["prerouting", "output"];
@@ -30,10 +37,6 @@ const LAST: i32 = 1000;
 const BURST: u32 = 5;
 /// The index of the loopback interface in each network namespace.
 const LOOPBACK: u32 = 1;
-
-/// The first register of four bytes (`NFT_REG32_00`), and the first of sixteen (`NFT_REG_1`).
-const WORDS: u32 = 8;
-const REGISTER: u32 = 1;
 
 /// A flow, from one client or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,14 +111,10 @@ fn family(flow: &TracedFlow) -> i32 {
 /// The parts of the set's key: protocol, destination, port, and the client if there is one.
 fn key(flow: &TracedFlow) -> Vec<u8> {
     let mut key = vec![flow.protocol, 0, 0, 0];
-    let ip = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
-    key.extend(ip(flow.to.ip()));
+    key.extend(octets(flow.to.ip()));
     key.extend(flow.to.port().to_be_bytes());
     key.extend([0; 2]);
-    key.extend(flow.client.into_iter().flat_map(ip));
+    key.extend(flow.client.into_iter().flat_map(octets));
     key
 }
 
@@ -141,7 +140,7 @@ fn add_set(batch: &mut Batch<'_>, flow: &TracedFlow, time: Duration) {
         w.string(element::SET, FLOW);
         w.be32(element::SET_ID, ID);
         w.nest(element::ELEMENTS, |w| {
-            w.nest(super::super::abi::LIST_ELEMENT, |w| {
+            w.nest(LIST_ELEMENT, |w| {
                 w.nest(element::KEY, |w| w.attribute(data::VALUE, &key));
                 w.be64(element::TIMEOUT, time.as_millis() as u64);
             });
@@ -153,50 +152,29 @@ fn add_set(batch: &mut Batch<'_>, flow: &TracedFlow, time: Duration) {
 fn mark(w: &mut Writer, flow: &TracedFlow, rate: u32, is_incoming: bool) {
     // What comes back through the loopback interface was marked as it was sent.
     if is_incoming {
-        express(w, "meta", |w| {
-            w.be32(expression::META_KEY, expression::META_IIF);
-            w.be32(expression::META_DREG, REGISTER);
-        });
-        express(w, "cmp", |w| {
-            w.be32(expression::CMP_SREG, REGISTER);
-            w.be32(expression::CMP_OP, expression::CMP_NEQ);
-            w.nest(expression::CMP_DATA, |w| w.ne32(data::VALUE, LOOPBACK));
-        });
+        meta_load(w, e::META_IIF, FIRST_REGISTER);
+        compare_by(w, e::CMP_NEQ, &LOOPBACK.to_ne_bytes());
     }
-    express(w, "meta", |w| {
-        w.be32(expression::META_KEY, expression::META_L4PROTO);
-        w.be32(expression::META_DREG, WORDS);
-    });
+    meta_load(w, e::META_L4PROTO, FIRST_SHORT_REGISTER);
     // The offsets of source and destination, and their length.
     let [source, destination, length] = if flow.to.is_ipv4() { [12, 16, 4] } else { [8, 24, 16] };
-    let network = expression::BASE_NETWORK;
-    let mut loads = vec![(network, destination, length), (expression::BASE_TRANSPORT, 2, 2)];
+    let network = e::BASE_NETWORK;
+    let mut loads = vec![(network, destination, length), (e::BASE_TRANSPORT, 2, 2)];
     loads.extend(flow.client.map(|_| (network, source, length)));
-    let mut register = WORDS + 1;
+    let mut register = FIRST_SHORT_REGISTER + 1;
     for (base, offset, length) in loads {
-        express(w, "payload", |w| {
-            w.be32(expression::PAYLOAD_DREG, register);
-            w.be32(expression::PAYLOAD_BASE, base);
-            w.be32(expression::PAYLOAD_OFFSET, offset);
-            w.be32(expression::PAYLOAD_LEN, length);
-        });
+        payload(w, base, offset, length, register);
         register += length.div_ceil(4);
     }
-    express(w, "lookup", |w| {
-        w.string(expression::LOOKUP_SET, FLOW);
-        w.be32(expression::LOOKUP_SREG, WORDS);
+    expression(w, "lookup", |w| {
+        w.string(e::LOOKUP_SET, FLOW);
+        w.be32(e::LOOKUP_SREG, FIRST_SHORT_REGISTER);
     });
-    express(w, "limit", |w| {
-        w.be64(expression::LIMIT_RATE, rate.into());
-        w.be64(expression::LIMIT_UNIT, 1);
-        w.be32(expression::LIMIT_BURST, BURST);
+    expression(w, "limit", |w| {
+        w.be64(e::LIMIT_RATE, rate.into());
+        w.be64(e::LIMIT_UNIT, 1);
+        w.be32(e::LIMIT_BURST, BURST);
     });
-    express(w, "immediate", |w| {
-        w.be32(expression::IMMEDIATE_DREG, REGISTER);
-        w.nest(expression::IMMEDIATE_DATA, |w| w.attribute(data::VALUE, &[1]));
-    });
-    express(w, "meta", |w| {
-        w.be32(expression::META_KEY, expression::META_NFTRACE);
-        w.be32(expression::META_SREG, REGISTER);
-    });
+    immediate(w, FIRST_REGISTER, |w| w.attribute(data::VALUE, &[1]));
+    meta_set(w, e::META_NFTRACE);
 }
