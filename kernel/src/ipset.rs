@@ -69,8 +69,8 @@ impl IpSets {
     pub fn names(&mut self) -> Result<Vec<String>, Error> {
         let list = |request: &mut Writer, sequence| *request = list_names(sequence);
         let names = self.socket.dump(list, |names: &mut Vec<String>, message| {
-            let name = message.attributes(nfnetlink::HEADER).find_kind(ATTR_SET_NAME);
-            names.extend(name.and_then(|name| name.str()).map(str::to_owned));
+            let name = message.attributes(nfnetlink::HEADER).text(ATTR_SET_NAME);
+            names.extend(name.map(str::to_owned));
             Ok(())
         });
         match names {

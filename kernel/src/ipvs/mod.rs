@@ -101,20 +101,21 @@ impl Ipvs {
     /// # Errors
     /// If the kernel refuses, or describes a real server in an unknown way.
     pub fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error> {
-        let sequence = self.socket.sequences(1);
-        let mut request = Writer::new();
-        request.message(self.family, flags::DUMP, sequence, |w| {
-            generic::header(w, command::GET_DESTINATION, abi::VERSION);
-            w.nest(attribute::SERVICE, |w| of.write(w));
-        });
-        let mut found = Vec::new();
-        self.socket.request(request.as_slice(), sequence, |message| {
-            let real = message.attributes(generic::HEADER).find_kind(attribute::DESTINATION);
-            let real = real.and_then(|real| RealServer::read(real.nested(), of.family()));
-            found.push(real.ok_or(Error::Malformed("a real server"))?);
-            Ok(())
-        })?;
-        Ok(found)
+        let family = self.family;
+        self.socket.dump(
+            |request, sequence| {
+                request.message(family, flags::DUMP, sequence, |w| {
+                    generic::header(w, command::GET_DESTINATION, abi::VERSION);
+                    w.nest(attribute::SERVICE, |w| of.write(w));
+                });
+            },
+            |found: &mut Vec<RealServer>, message| {
+                let real = message.attributes(generic::HEADER).find_kind(attribute::DESTINATION);
+                let real = real.and_then(|real| RealServer::read(real.nested(), of.family()));
+                found.push(real.ok_or(Error::Malformed("a real server"))?);
+                Ok(())
+            },
+        )
     }
 
     /// Sends the commands of a batch, and returns those that the kernel refused, in the order of

@@ -27,8 +27,7 @@ impl Timeouts {
 
     /// Reads the attributes. The kernel leaves out protocols that it was built without: 0.
     pub(crate) fn read(attributes: Attributes<'_>) -> Self {
-        let seconds = |kind| -> Option<u32> { attributes.find_kind(kind)?.ne32() };
-        let of = |kind| seconds(kind).unwrap_or(0);
+        let of = |kind| attributes.ne32(kind).unwrap_or(0);
         Self {
             tcp: of(attribute::TIMEOUT_TCP),
             tcp_fin: of(attribute::TIMEOUT_TCP_FIN),

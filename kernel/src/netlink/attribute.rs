@@ -85,6 +85,11 @@ impl<'a> Attributes<'a> {
         self.find_kind(kind)?.be32()
     }
 
+    /// The payload of the first attribute of type `kind` as 32 bits, like [`Attribute::ne32`].
+    pub fn ne32(self, kind: u16) -> Option<u32> {
+        self.find_kind(kind)?.ne32()
+    }
+
     /// The payload of the first attribute of type `kind` as 64 bits, like [`Attribute::be64`].
     pub fn be64(self, kind: u16) -> Option<u64> {
         self.find_kind(kind)?.be64()

@@ -33,16 +33,10 @@ pub fn family(socket: &mut Socket, name: &str) -> Result<Option<u16>, Error> {
         header(w, GET_FAMILY, CONTROLLER_VERSION);
         w.string(FAMILY_NAME, name);
     };
-    let mut id = None;
-    let result = socket.ask(CONTROLLER, 0, fill, |message| {
-        id = message.attributes(HEADER).find_kind(FAMILY_ID).and_then(|found| found.ne16());
-        Ok(())
-    });
-    match result {
-        Ok(()) => id.map(Some).ok_or(Error::Malformed("a family without a message type")),
-        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
-        Err(error) => Err(error),
-    }
+    socket.find(CONTROLLER, fill, libc::ENOENT, |message| {
+        let id = message.attributes(HEADER).find_kind(FAMILY_ID).and_then(|found| found.ne16());
+        id.ok_or(Error::Malformed("a family without a message type"))
+    })
 }
 
 #[cfg(test)]

@@ -102,11 +102,8 @@ impl<'a> Message<'a> {
         KernelError {
             errno,
             sequence: self.sequence,
-            message: attributes
-                .find_kind(NLMSGERR_ATTR_MSG)
-                .and_then(|attribute| attribute.str())
-                .map(str::to_owned),
-            offset: attributes.find_kind(NLMSGERR_ATTR_OFFS).and_then(|attribute| attribute.ne32()),
+            message: attributes.text(NLMSGERR_ATTR_MSG).map(str::to_owned),
+            offset: attributes.ne32(NLMSGERR_ATTR_OFFS),
         }
     }
 }

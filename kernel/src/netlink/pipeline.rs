@@ -129,7 +129,7 @@ mod kernel_tests {
             assert_eq!(requests.write(2, 3, kind, u32::MAX, &mut chunk), 1);
             let written: Vec<_> = Messages::new(chunk.as_slice())
                 .map(|message| {
-                    let number = message.attributes(0).find_kind(1).and_then(|i| i.ne32());
+                    let number = message.attributes(0).ne32(1);
                     (message.kind, message.flags, message.sequence, number.unwrap())
                 })
                 .collect();

@@ -224,6 +224,27 @@ impl Socket {
         self.ask(kind, flags, fill, |_| Ok(()))
     }
 
+    /// Asks for one object, and returns what `read` makes of it; `None` if the kernel refuses with
+    /// the error `absent`.
+    pub(crate) fn find<T>(
+        &mut self,
+        kind: u16,
+        fill: impl FnOnce(&mut Writer),
+        absent: i32,
+        read: impl Fn(Message<'_>) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let mut found = None;
+        let result = self.ask(kind, 0, fill, |message| {
+            found = Some(read(message)?);
+            Ok(())
+        });
+        match result {
+            Ok(()) => Ok(found),
+            Err(error) if error.errno() == Some(absent) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Dumps objects: `write` makes the request for a sequence number, `read` collects the objects
     /// from nothing. If the objects change in the meantime, it starts again.
     pub fn dump<T: Default>(

@@ -22,6 +22,23 @@ pub(super) fn number_of_family_name(name: &str) -> u8 {
     FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number as u8)
 }
 
+/// Asks for one object, which `fill` names; `None` if it does not exist.
+pub(crate) fn get<T>(
+    socket: &mut Socket,
+    kind: u8,
+    family: u8,
+    fill: impl FnOnce(&mut Writer),
+    read: impl Fn(Attributes<'_>) -> T,
+) -> Result<Option<T>, Error> {
+    let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, kind);
+    let fill = |w: &mut Writer| {
+        nfnetlink::header(w, family, 0);
+        fill(w);
+    };
+    let read = |message: Message<'_>| Ok(read(message.attributes(nfnetlink::HEADER)));
+    socket.find(kind, fill, libc::ENOENT, read)
+}
+
 /// Asks for the objects of a kind. `read` gets the family and the attributes of each.
 pub(crate) fn dump<T>(
     socket: &mut Socket,

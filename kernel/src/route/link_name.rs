@@ -15,16 +15,10 @@ pub fn interface_name(index: u32) -> Result<Option<String>, Error> {
         link[4..8].copy_from_slice(&index.to_ne_bytes());
         w.raw(&link);
     };
-    let mut name = None;
-    let result = socket.ask(GET, 0, fill, |message| {
-        name = message.attributes(HEADER).text(NAME).map(str::to_owned);
-        Ok(())
-    });
-    match result {
-        Ok(()) => Ok(name),
-        Err(Error::Kernel(error)) if error.errno == libc::ENODEV => Ok(None),
-        Err(error) => Err(error),
-    }
+    let name = socket.find(GET, fill, libc::ENODEV, |message| {
+        Ok(message.attributes(HEADER).text(NAME).map(str::to_owned))
+    })?;
+    Ok(name.flatten())
 }
 
 #[cfg(test)]

@@ -21,16 +21,9 @@ pub(crate) fn find(socket: &mut Socket, device: &str) -> Result<Option<Link>, Er
         w.raw(&link::NO_INDEX);
         w.string(link::NAME, device);
     };
-    let mut found = None;
-    let result = socket.ask(link::GET, 0, fill, |message| {
-        found = Some(read_link(message).ok_or(Error::Malformed("a device"))?);
-        Ok(())
-    });
-    match result {
-        Ok(()) => Ok(found),
-        Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
-        Err(error) => Err(error),
-    }
+    socket.find(link::GET, fill, libc::ENODEV, |message| {
+        read_link(message).ok_or(Error::Malformed("a device"))
+    })
 }
 
 /// Lists the addresses of all interfaces, in both families.

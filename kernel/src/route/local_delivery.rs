@@ -139,8 +139,7 @@ impl DeliveryAnnouncements {
 fn is_deletion(message: &Message<'_>, priority: u32) -> bool {
     match message.kind {
         abi::DELETE_RULE => {
-            let found = message.attributes(abi::RULE_HEADER).find_kind(abi::RULE_PRIORITY);
-            found.and_then(|found| found.ne32()) == Some(priority)
+            message.attributes(abi::RULE_HEADER).ne32(abi::RULE_PRIORITY) == Some(priority)
         }
         abi::DELETE_ROUTE => true,
         _ => false,

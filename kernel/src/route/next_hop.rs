@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    families::address,
+    families::{address, octets},
     netlink::{Error, Socket, Writer},
 };
 
@@ -55,13 +55,6 @@ pub fn next_hop(to: IpAddr, by: RoutedBy, output: u32) -> Result<Option<IpAddr>,
     }
 }
 
-fn octets(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    }
-}
-
 /// Returns the gateway and the interface of a route; `None` if there is no route.
 fn look_up(to: IpAddr, by: &[(u16, Vec<u8>)]) -> Result<Option<(Option<IpAddr>, u32)>, Error> {
     let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
@@ -72,20 +65,13 @@ fn look_up(to: IpAddr, by: &[(u16, Vec<u8>)]) -> Result<Option<(Option<IpAddr>, 
         w.attribute(DESTINATION, &octets(to));
         by.iter().for_each(|(kind, value)| w.attribute(*kind, value));
     };
-    let mut found = None;
-    let result = socket.ask(GET_ROUTE, 0, fill, |message| {
+    let found = socket.find(GET_ROUTE, fill, libc::ENETUNREACH, |message| {
         let route = message.attributes(HEADER);
         let gateway = route.find_kind(GATEWAY).and_then(|found| address(found.payload));
         let via = || address(route.find_kind(VIA)?.payload.get(2..)?);
-        let through = route.find_kind(OUTPUT).and_then(|index| index.payload.try_into().ok());
-        found = through.map(|index| (gateway.or_else(via), u32::from_ne_bytes(index)));
-        Ok(())
-    });
-    match result {
-        Ok(()) => Ok(found),
-        Err(Error::Kernel(error)) if error.errno == libc::ENETUNREACH => Ok(None),
-        Err(error) => Err(error),
-    }
+        Ok(route.ne32(OUTPUT).map(|index| (gateway.or_else(via), index)))
+    })?;
+    Ok(found.flatten())
 }
 
 #[cfg(test)]

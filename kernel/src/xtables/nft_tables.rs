@@ -4,13 +4,10 @@ use switchyard_model::IpFamily;
 
 use crate::{
     families::family_number,
-    netlink::{
-        Attributes, Error, Socket, Writer,
-        nfnetlink::{self, subsystem::NFTABLES},
-    },
+    netlink::{Attributes, Error, Socket, Writer},
     nftables::{
         abi::{chain, data, expression, message, rule},
-        listing::dump,
+        listing::{dump, get},
     },
     xtables::Table,
 };
@@ -54,16 +51,12 @@ pub(crate) fn has_chain(
     table: Table,
     name: &str,
 ) -> Result<bool, Error> {
-    let asked = socket.carry_out(nfnetlink::kind(NFTABLES, message::GET_CHAIN), 0, |w| {
-        nfnetlink::header(w, family_number(family), 0);
+    let fill = |w: &mut Writer| {
         w.string(chain::TABLE, table.name());
         w.string(chain::NAME, name);
-    });
-    match asked {
-        Ok(()) => Ok(true),
-        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
-        Err(error) => Err(error),
-    }
+    };
+    let found = get(socket, message::GET_CHAIN, family_number(family), fill, |_| ())?;
+    Ok(found.is_some())
 }
 
 /// Reads the jumps that `keep` selects by table, chain and target: from all chains, or from one.

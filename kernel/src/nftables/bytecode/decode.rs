@@ -168,9 +168,7 @@ const ELEMENT_EXPRESSIONS: u16 = 11;
 /// Whether an element has expressions of its own, such as a limit, which decide whether a packet
 /// finds it; counters decide nothing.
 pub(super) fn has_own_expressions(element: Attributes<'_>) -> bool {
-    let decides = |one: Attribute<'_>| {
-        one.nested().find_kind(e::NAME).and_then(|name| name.str()) != Some("counter")
-    };
+    let decides = |one: Attribute<'_>| one.nested().text(e::NAME) != Some("counter");
     let list = element.find_kind(ELEMENT_EXPRESSIONS).map(|list| list.nested());
     element.find_kind(ELEMENT_EXPRESSION).into_iter().chain(list.into_iter().flatten()).any(decides)
 }
@@ -179,7 +177,7 @@ pub(super) fn has_own_expressions(element: Attributes<'_>) -> bool {
 pub(super) fn expressions(list: Attributes<'_>) -> Vec<Expression> {
     list.map(|one| {
         let one = one.nested();
-        let name = one.find_kind(e::NAME).and_then(|name| name.str()).unwrap_or_default();
+        let name = one.text(e::NAME).unwrap_or_default();
         let empty = Attributes::new(&[]);
         let data = one.find_kind(e::DATA).map_or(empty, |data| data.nested());
         decode(name, Read(data)).unwrap_or_else(|| Expression::Unknown(name.into()))
@@ -194,7 +192,7 @@ pub(super) fn data(attribute: Attribute<'_>) -> Option<Data> {
         return Some(Data::Bytes(value.payload.into()));
     }
     let verdict = Read(nested.find_kind(d::VERDICT)?.nested());
-    let chain = || Some(Name::from(verdict.0.find_kind(d::VERDICT_CHAIN)?.str()?));
+    let chain = || Some(Name::from(verdict.0.text(d::VERDICT_CHAIN)?));
     Some(Data::Verdict(match verdict.number(d::VERDICT_CODE)?.cast_signed() {
         d::ACCEPT => Verdict::Accept,
         d::DROP => Verdict::Drop,
@@ -212,7 +210,7 @@ struct Read<'a>(Attributes<'a>);
 
 impl Read<'_> {
     fn number(self, kind: u16) -> Option<u32> {
-        self.0.find_kind(kind)?.be32()
+        self.0.be32(kind)
     }
 
     fn has(self, kind: u16) -> bool {
@@ -303,7 +301,7 @@ fn decode(name: &str, read: Read<'_>) -> Option<Expression> {
             xor: read.bytes(e::BITWISE_XOR)?,
         },
         "lookup" => {
-            let set = read.0.find_kind(e::LOOKUP_SET)?.str()?.into();
+            let set = read.0.text(e::LOOKUP_SET)?.into();
             let to = match read.number(e::LOOKUP_DREG) {
                 None | Some(VERDICT) => None,
                 Some(_) => Some(read.register(e::LOOKUP_DREG)?),
@@ -358,7 +356,7 @@ fn decode(name: &str, read: Read<'_>) -> Option<Expression> {
         "masq" if !read.has(MASQ_PROTO) => Expression::Masquerade,
         "reject" => Expression::Reject,
         "dynset" if !read.has_expressions() => Expression::Remember {
-            set: read.0.find_kind(e::DYNSET_SET)?.str()?.into(),
+            set: read.0.text(e::DYNSET_SET)?.into(),
             key: read.register(e::DYNSET_SREG_KEY)?,
             data: read.optional(e::DYNSET_SREG_DATA)?,
             milliseconds: match read.0.find_kind(DYNSET_TIMEOUT) {

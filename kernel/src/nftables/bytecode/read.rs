@@ -193,7 +193,7 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
             && let (Some(set), Some(length)) = (read.text(set::NAME), read.be32(set::KEY_LEN))
         {
             let data_length = read.be32(set::DATA_LEN).unwrap_or(0);
-            let milliseconds = read.find_kind(set::TIMEOUT).and_then(|timeout| timeout.be64());
+            let milliseconds = read.be64(set::TIMEOUT);
             let timeout = Duration::from_millis(milliseconds.unwrap_or(0));
             let lengths = [length, data_length].map(|length| length.min(LONGEST) as usize);
             sets.push((Name::from(set), lengths, timeout, read.be32(set::FLAGS).unwrap_or(0)));

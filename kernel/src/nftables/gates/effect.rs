@@ -41,7 +41,7 @@ pub(super) fn effect(
     let mut undecided = None;
     for each in expressions {
         let read = each.nested();
-        let Some(name) = text(read, expression::NAME) else {
+        let Some(name) = read.text(expression::NAME) else {
             return Some((Act::Unknown, Some(OTHERS)));
         };
         let parts = read.find_kind(expression::DATA).map(|data| data.nested());
@@ -63,7 +63,7 @@ pub(super) fn effect(
             },
             "reject" => Act::Drop,
             "counter" | "log" | "notrack" => continue,
-            "objref" => match number(parts, expression::OBJREF_TYPE) {
+            "objref" => match parts.be32(expression::OBJREF_TYPE) {
                 // `NFT_OBJECT_COUNTER`, helpers, tunnels, timeouts, security marks, expectations.
                 Some(1 | 3 | 6..=9) => continue,
                 // Quotas and limits.
@@ -74,9 +74,9 @@ pub(super) fn effect(
                 _ => Act::Unknown,
             },
             // A verdict map.
-            "lookup" if number(parts, expression::LOOKUP_DREG) == Some(0) => Act::Unknown,
+            "lookup" if parts.be32(expression::LOOKUP_DREG) == Some(0) => Act::Unknown,
             "queue" | "synproxy" | "tproxy" => Act::Unknown,
-            "target" => match text(parts, expression::TARGET_NAME) {
+            "target" => match parts.text(expression::TARGET_NAME) {
                 Some("REJECT") => Act::Drop,
                 Some(target) if PASSED_TARGETS.contains(&target) => continue,
                 _ => Act::Unknown,
@@ -100,7 +100,7 @@ const PASSED_TARGETS: [&str; 14] = [
 
 /// The subject of a condition.
 fn subject(name: &str, parts: Attributes<'_>) -> &'static str {
-    let get = |kind| number(parts, kind);
+    let get = |kind| parts.be32(kind);
     match name {
         "meta" => match get(expression::META_KEY) {
             Some(expression::META_MARK) => "marks",
@@ -108,7 +108,7 @@ fn subject(name: &str, parts: Attributes<'_>) -> &'static str {
             _ => OTHERS,
         },
         "ct" if get(expression::CT_KEY) == Some(expression::CT_MARK) => "marks",
-        "match" => match text(parts, expression::MATCH_NAME) {
+        "match" => match parts.text(expression::MATCH_NAME) {
             Some("mark" | "connmark") => "marks",
             Some("set") => "ipset",
             _ => OTHERS,
@@ -124,8 +124,8 @@ fn subject(name: &str, parts: Attributes<'_>) -> &'static str {
 fn verdict(parts: Attributes<'_>) -> Option<(i32, Option<String>)> {
     let data = parts.find_kind(expression::IMMEDIATE_DATA)?.nested();
     let verdict = data.find_kind(data::VERDICT)?.nested();
-    let code = verdict.find_kind(data::VERDICT_CODE)?.be32()?.cast_signed();
-    Some((code, text(verdict, data::VERDICT_CHAIN).map(str::to_owned)))
+    let code = verdict.be32(data::VERDICT_CODE)?.cast_signed();
+    Some((code, verdict.text(data::VERDICT_CHAIN).map(str::to_owned)))
 }
 
 /// The part of a packet that a register holds.
@@ -186,7 +186,7 @@ struct Conditions<'a, F> {
 impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
     /// Follows an expression.
     fn follow(&mut self, name: &str, parts: Attributes<'_>) -> Condition {
-        let get = |kind| number(parts, kind);
+        let get = |kind| parts.be32(kind);
         let (register, part) = match name {
             "ct" if get(expression::CT_KEY) == Some(expression::CT_STATE) => {
                 let new = expression::CT_STATE_NEW.to_ne_bytes();
@@ -211,13 +211,13 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
                 (get(expression::BITWISE_DREG), masked)
             }
             "cmp" => return self.compare(parts),
-            "match" if text(parts, expression::MATCH_NAME) == Some("conntrack") => {
+            "match" if parts.text(expression::MATCH_NAME) == Some("conntrack") => {
                 let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
                 let revision = get(expression::MATCH_REV);
                 let info = info.filter(|_| revision == Some(3));
                 return info.map_or(Condition::Unknown, |info| conntrack(info, self.flow));
             }
-            "match" if text(parts, expression::MATCH_NAME) == Some("multiport") => {
+            "match" if parts.text(expression::MATCH_NAME) == Some("multiport") => {
                 let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
                 let revision = get(expression::MATCH_REV);
                 let ports = self.flow.zip(info).filter(|_| revision == Some(1));
@@ -261,9 +261,9 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
     /// Whether a set has, or lacks if that is asked for, what registers hold; `None` if that is not
     /// known.
     fn look_up(&mut self, parts: Attributes<'_>) -> Option<bool> {
-        let set = text(parts, expression::LOOKUP_SET)?;
-        let mut word = first_word(number(parts, expression::LOOKUP_SREG)?);
-        let is_inverted = number(parts, expression::LOOKUP_FLAGS).is_some_and(|flags| flags != 0);
+        let set = parts.text(expression::LOOKUP_SET)?;
+        let mut word = first_word(parts.be32(expression::LOOKUP_SREG)?);
+        let is_inverted = parts.be32(expression::LOOKUP_FLAGS).is_some_and(|flags| flags != 0);
         // The set knows how many of the values that follow each other are its key, of which each
         // part is padded to words unless it is the only one.
         let (mut keys, mut joined) = (Vec::new(), Vec::new());
@@ -301,7 +301,7 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
     }
 
     fn payload(&self, parts: Attributes<'_>) -> Option<Loaded> {
-        let get = |kind| number(parts, kind);
+        let get = |kind| parts.be32(kind);
         let base = get(expression::PAYLOAD_BASE)?;
         let (offset, length) = (get(expression::PAYLOAD_OFFSET)?, get(expression::PAYLOAD_LEN)?);
         if let Some(flow) = self.flow {
@@ -313,8 +313,8 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
     }
 
     fn compare(&self, parts: Attributes<'_>) -> Condition {
-        let loaded = self.held(number(parts, expression::CMP_SREG));
-        let operator = number(parts, expression::CMP_OP);
+        let loaded = self.held(parts.be32(expression::CMP_SREG));
+        let operator = parts.be32(expression::CMP_OP);
         let (Some(loaded), Some(operator), Some(with)) =
             (loaded, operator, value(parts, expression::CMP_DATA))
         else {
@@ -430,14 +430,6 @@ pub(super) fn host_number(bytes: &[u8]) -> Option<u32> {
     bytes.try_into().ok().map(u32::from_ne_bytes)
 }
 
-fn number(parts: Attributes<'_>, kind: u16) -> Option<u32> {
-    parts.find_kind(kind)?.be32()
-}
-
 pub(super) fn value<'a>(parts: Attributes<'a>, kind: u16) -> Option<&'a [u8]> {
     Some(parts.find_kind(kind)?.nested().find_kind(data::VALUE)?.payload)
-}
-
-pub(super) fn text<'a>(attributes: Attributes<'a>, kind: u16) -> Option<&'a str> {
-    attributes.find_kind(kind)?.str()
 }

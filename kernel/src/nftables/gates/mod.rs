@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub use self::flow::NewFlow;
 
-use self::effect::{Act, Effect, effect, text};
+use self::effect::{Act, Effect, effect};
 use super::{
     abi::{LIST_ELEMENT, chain, data, element, message, rule, table},
-    listing::{dump, family_name, number_of_family_name},
+    listing::{dump, family_name, get, number_of_family_name},
 };
-use crate::netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
+use crate::netlink::{Attributes, Error, Socket, Writer};
 
 /// The most chains that are read to decide about a base chain. One that leads to more counts as one
 /// that accepts.
@@ -126,9 +126,9 @@ impl Chains {
             0,
             |_| {},
             |family, read| {
-                let flags = read.find_kind(table::FLAGS)?.be32()?;
-                let name = text(read, table::NAME)?.to_owned();
-                let owner = read.find_kind(table::OWNER).and_then(|owner| owner.be32());
+                let flags = read.be32(table::FLAGS)?;
+                let name = read.text(table::NAME)?.to_owned();
+                let owner = read.be32(table::OWNER);
                 (flags & table::FLAG_DORMANT == 0).then_some(((family, name), owner))
             },
         )?
@@ -140,8 +140,8 @@ impl Chains {
             0,
             |_| {},
             |family, read| {
-                let table = text(read, chain::TABLE)?.to_owned();
-                let chain = text(read, chain::NAME)?.to_owned();
+                let table = read.text(chain::TABLE)?.to_owned();
+                let chain = read.text(chain::NAME)?.to_owned();
                 let owner = *tables.get(&(family, table.clone()))?;
                 let family = family_name(family).filter(|name| OF_IP.contains(name))?;
                 let name = ChainPath { family, table, chain };
@@ -201,13 +201,13 @@ impl Chains {
 
 /// Reads what makes a chain a gate.
 fn gate(read: Attributes<'_>) -> Option<(GateHook, i32, bool)> {
-    if text(read, chain::TYPE)? != "filter" {
+    if read.text(chain::TYPE)? != "filter" {
         return None;
     }
     let hook = read.find_kind(chain::HOOK)?.nested();
-    let number = hook.find_kind(chain::HOOK_NUMBER)?.be32()?;
-    let priority = hook.find_kind(chain::HOOK_PRIORITY)?.be32()?.cast_signed();
-    let policy = read.find_kind(chain::POLICY)?.be32()?;
+    let number = hook.be32(chain::HOOK_NUMBER)?;
+    let priority = hook.be32(chain::HOOK_PRIORITY)?.cast_signed();
+    let policy = read.be32(chain::POLICY)?;
     Some((GateHook::from_number(number)?, priority, policy != chain::POLICY_ACCEPT))
 }
 
@@ -302,26 +302,20 @@ fn has_element(
     keys: &[Vec<u8>],
 ) -> Result<Option<bool>, Error> {
     for key in keys {
-        let sequence = socket.sequences(1);
-        let mut request = Writer::new();
-        let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, message::GET_ELEMENT);
-        request.message(kind, flags::ACK, sequence, |w| {
-            nfnetlink::header(w, number_of_family_name(name.family), 0);
+        let fill = |w: &mut Writer| {
             w.string(element::TABLE, &name.table);
             w.string(element::SET, set);
             w.nest(element::ELEMENTS, |w| {
                 w.nest(LIST_ELEMENT, |w| w.nest(element::KEY, |w| w.attribute(data::VALUE, key)));
             });
-        });
-        match socket.request(request.as_slice(), sequence, |_| Ok(())) {
-            Ok(()) => return Ok(Some(true)),
-            Err(Error::Kernel(error)) => match error.errno {
-                libc::ENOENT => return Ok(Some(false)),
-                // Of another length.
-                libc::EINVAL => {}
-                // Of a kind that has no such question.
-                _ => return Ok(None),
-            },
+        };
+        let family = number_of_family_name(name.family);
+        match get(socket, message::GET_ELEMENT, family, fill, |_| ()) {
+            Ok(found) => return Ok(Some(found.is_some())),
+            // Of another length.
+            Err(Error::Kernel(error)) if error.errno == libc::EINVAL => {}
+            // Of a kind that has no such question.
+            Err(Error::Kernel(_)) => return Ok(None),
             Err(error) => return Err(error),
         }
     }

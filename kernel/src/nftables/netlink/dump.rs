@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, ops::ControlFlow, thread, time::Duration};
 use crate::{
     families,
     netlink::{
-        Attribute, Attributes, Error, Message, Socket, Writer, flags,
+        Attribute, Attributes, Error, Message, Socket, Writer,
         nfnetlink::{self, subsystem::NFTABLES},
     },
     nftables::{
         abi::{chain, data, element, message, rule, set, table},
-        listing::dump_once,
+        listing::{dump_once, get},
         ruleset::{
             BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData,
             ElementDump, Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table,
@@ -102,23 +102,9 @@ pub(super) fn read_table(
 
 /// Returns the flags of a table; `None` if it does not exist.
 fn flags_of(socket: &mut Socket, table: &Table) -> Result<Option<u32>, Error> {
-    let sequence = socket.sequences(1);
-    let mut request = Writer::new();
-    let kind = nfnetlink::kind(NFTABLES, message::GET_TABLE);
-    request.message(kind, flags::ACK, sequence, |w| {
-        nfnetlink::header(w, table.family.number(), 0);
-        w.string(table::NAME, table.name.as_str());
-    });
-    let mut found = 0;
-    let read = |listed: Message<'_>| {
-        found = listed.attributes(nfnetlink::HEADER).be32(table::FLAGS).unwrap_or_default();
-        Ok(())
-    };
-    match socket.request(request.as_slice(), sequence, read) {
-        Ok(()) => Ok(Some(found)),
-        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
-        Err(error) => Err(error),
-    }
+    let name = |w: &mut Writer| w.string(table::NAME, table.name.as_str());
+    let flags = |read: Attributes<'_>| read.be32(table::FLAGS).unwrap_or_default();
+    get(socket, message::GET_TABLE, table.family.number(), name, flags)
 }
 
 /// Repeats a dump of chains until it is not interrupted, and returns all chains that were seen.
@@ -293,7 +279,11 @@ pub(super) fn scan_elements(
 ) -> Result<(), Error> {
     let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
     let sequence = socket.sequences(1);
-    let request = elements_request(table, definition, sequence);
+    let mut request = Writer::new();
+    let kind = nfnetlink::kind(NFTABLES, message::GET_ELEMENT);
+    nfnetlink::dump(&mut request, kind, sequence, table.family.number(), |w| {
+        of_set(w, table, definition);
+    });
     let (mut is_over, mut missed) = (false, false);
     let scanned = socket.request(request.as_slice(), sequence, |message| {
         let list = attributes(message).find_kind(element::ELEMENTS);
@@ -317,15 +307,10 @@ pub(super) fn scan_elements(
     }
 }
 
-/// The request for a dump of a set's elements.
-fn elements_request(table: &Table, definition: &SetDef, sequence: u32) -> Writer {
-    let mut writer = Writer::new();
-    let kind = nfnetlink::kind(NFTABLES, message::GET_ELEMENT);
-    nfnetlink::dump(&mut writer, kind, sequence, table.family.number(), |w| {
-        w.string(element::TABLE, table.name.as_str());
-        w.string(element::SET, definition.name.as_str());
-    });
-    writer
+/// Narrows a dump of elements to a set.
+fn of_set(w: &mut Writer, table: &Table, definition: &SetDef) {
+    w.string(element::TABLE, table.name.as_str());
+    w.string(element::SET, definition.name.as_str());
 }
 
 /// All elements of an interval set, sorted by key.
@@ -351,15 +336,11 @@ fn dump_elements<T>(
     definition: &SetDef,
     read_one: impl Fn(Attributes<'_>) -> Option<T>,
 ) -> Result<Vec<T>, Error> {
-    let name = definition.name.as_str();
     let (elements, missed): (Vec<T>, usize) = dump(
         socket,
         table.family,
         message::GET_ELEMENT,
-        |w| {
-            w.string(element::TABLE, table.name.as_str());
-            w.string(element::SET, name);
-        },
+        |w| of_set(w, table, definition),
         |(elements, missed): &mut (Vec<_>, usize), read| {
             let Some(list) = read.find_kind(element::ELEMENTS) else { return };
             for one in list.nested() {

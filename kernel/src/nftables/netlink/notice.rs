@@ -125,9 +125,8 @@ fn commit(notification: &Message<'_>) -> Option<(Author, Option<u32>)> {
         return None;
     }
     let attributes = notification.attributes(nfnetlink::HEADER);
-    let program = attributes.find_kind(generation::PROGRAM).and_then(|name| name.str());
-    let process = attributes.find_kind(generation::PROCESS).and_then(|id| id.be32());
-    let author = Author { program: program.map(str::to_owned), process };
+    let program = attributes.text(generation::PROGRAM).map(str::to_owned);
+    let author = Author { program, process: attributes.be32(generation::PROCESS) };
     Some((author, attributes.be32(generation::ID)))
 }
 
@@ -139,7 +138,6 @@ pub(super) fn ends_commit(notification: &Message<'_>) -> bool {
 /// Whether a notification is about the table, or about an object in it.
 pub(super) fn is_about(table: &Table, notification: &Message<'_>) -> bool {
     let family = notification.payload.first();
-    let name = notification.attributes(nfnetlink::HEADER).find_kind(ANY_TABLE);
-    let name = name.and_then(|name| name.str());
+    let name = notification.attributes(nfnetlink::HEADER).text(ANY_TABLE);
     Some(&table.family.number()) == family && Some(table.name.as_str()) == name
 }

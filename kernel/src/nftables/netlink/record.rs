@@ -89,7 +89,7 @@ impl Record {
             for notification in datagram {
                 if notice::ends_commit(&notification) {
                     let attributes = notification.attributes(nfnetlink::HEADER);
-                    let id = attributes.find_kind(generation::ID).and_then(|id| id.be32());
+                    let id = attributes.be32(generation::ID);
                     let id = id.ok_or(Error::Malformed("no generation"))?;
                     for index in self.touched.drain(..) {
                         self.tables[index].1 = Some(id);

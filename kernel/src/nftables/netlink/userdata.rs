@@ -11,7 +11,7 @@ use crate::nftables::{
 
 /// Numbers of nft's user data (`libnftnl/udata.h`, and nft's own sources). An item is a type and a
 /// length of one byte each and a value, without padding.
-pub(super) mod abi {
+pub(in crate::nftables) mod abi {
     use switchyard_model::Protocol;
 
     /// The most user data that the kernel takes, in bytes.
@@ -115,43 +115,29 @@ impl UserData {
 
     /// Appends an expression of a field's type.
     fn typeof_field(&mut self, kind: u8, field: Field) {
-        let header_field = |protocol, number| {
-            move |data: &mut Self| {
-                data.u32(0, protocol);
-                data.u32(1, number);
+        let (protocol, number) = match field {
+            Field::Ipv4Addr => (abi::PROTOCOL_IP, abi::IP_DADDR),
+            Field::Ipv6Addr => (abi::PROTOCOL_IP6, abi::IP6_DADDR),
+            Field::InetService => (abi::PROTOCOL_TH, abi::TH_DPORT),
+            Field::Port(protocol) => (abi::protocol_header(protocol), abi::TH_DPORT),
+            Field::InetProto => {
+                return self.typeof_expression(kind, abi::EXPRESSION_META, |data| {
+                    data.u32(0, expression::META_L4PROTO);
+                });
+            }
+            // `numgen random mod 65536`, as in the text.
+            Field::Slot => {
+                return self.typeof_expression(kind, abi::EXPRESSION_NUMGEN, |data| {
+                    data.u32(0, expression::NUMGEN_RANDOM);
+                    data.u32(1, 65_536);
+                    data.u32(2, 0);
+                });
             }
         };
-        match field {
-            Field::Ipv4Addr => self.typeof_expression(
-                kind,
-                abi::EXPRESSION_PAYLOAD,
-                header_field(abi::PROTOCOL_IP, abi::IP_DADDR),
-            ),
-            Field::Ipv6Addr => self.typeof_expression(
-                kind,
-                abi::EXPRESSION_PAYLOAD,
-                header_field(abi::PROTOCOL_IP6, abi::IP6_DADDR),
-            ),
-            Field::InetService => self.typeof_expression(
-                kind,
-                abi::EXPRESSION_PAYLOAD,
-                header_field(abi::PROTOCOL_TH, abi::TH_DPORT),
-            ),
-            Field::Port(protocol) => self.typeof_expression(
-                kind,
-                abi::EXPRESSION_PAYLOAD,
-                header_field(abi::protocol_header(protocol), abi::TH_DPORT),
-            ),
-            Field::InetProto => self.typeof_expression(kind, abi::EXPRESSION_META, |data| {
-                data.u32(0, expression::META_L4PROTO);
-            }),
-            // `numgen random mod 65536`, as in the text.
-            Field::Slot => self.typeof_expression(kind, abi::EXPRESSION_NUMGEN, |data| {
-                data.u32(0, expression::NUMGEN_RANDOM);
-                data.u32(1, 65_536);
-                data.u32(2, 0);
-            }),
-        }
+        self.typeof_expression(kind, abi::EXPRESSION_PAYLOAD, |data| {
+            data.u32(0, protocol);
+            data.u32(1, number);
+        });
     }
 
     fn typeof_fields(&mut self, kind: u8, fields: &[Field]) {
@@ -217,7 +203,7 @@ pub(super) fn items(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 }
 
 /// The comment in user data that was read.
-pub(super) fn comment(bytes: &[u8], kind: u8) -> Option<&str> {
+pub(in crate::nftables) fn comment(bytes: &[u8], kind: u8) -> Option<&str> {
     let (_, value) = items(bytes).find(|(found, _)| *found == kind)?;
     std::str::from_utf8(value.strip_suffix(&[0]).unwrap_or(value)).ok()
 }

@@ -1,7 +1,7 @@
 //! Events: what a chain did with a traced packet.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -10,7 +10,10 @@ use super::super::{
     gates::ChainPath,
     listing::family_name,
 };
-use crate::netlink::{Attributes, Error, Message, Socket, nfnetlink};
+use crate::{
+    families::address,
+    netlink::{Attributes, Error, Message, Socket, nfnetlink},
+};
 
 /// An event of the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,9 +126,7 @@ fn read(message: Message<'_>) -> Option<TraceEvent> {
         return None;
     }
     let attributes = message.attributes(nfnetlink::HEADER);
-    let number = |kind| attributes.find_kind(kind)?.be32();
-    let text = |kind| Some(attributes.find_kind(kind)?.str()?.to_owned());
-    let step = match number(trace::TYPE)? {
+    let step = match attributes.be32(trace::TYPE)? {
         trace::TYPE_RULE => match attributes.find_kind(trace::RULE_HANDLE) {
             Some(handle) => TraceStep::Rule {
                 handle: handle.be64()?,
@@ -134,30 +135,30 @@ fn read(message: Message<'_>) -> Option<TraceEvent> {
             None => TraceStep::End,
         },
         trace::TYPE_RETURN => TraceStep::End,
-        trace::TYPE_POLICY => {
-            TraceStep::Policy { accepts: number(trace::POLICY)? == data::ACCEPT.cast_unsigned() }
-        }
+        trace::TYPE_POLICY => TraceStep::Policy {
+            accepts: attributes.be32(trace::POLICY)? == data::ACCEPT.cast_unsigned(),
+        },
         _ => return None,
     };
     let bytes = |kind| attributes.find_kind(kind).map(|attribute| attribute.payload);
     Some(TraceEvent {
-        id: number(trace::ID)?,
+        id: attributes.be32(trace::ID)?,
         chain: ChainPath {
             family: family_name(*message.payload.first()?).unwrap_or("unknown"),
-            table: text(trace::TABLE)?,
-            chain: text(trace::CHAIN)?,
+            table: attributes.text(trace::TABLE)?.to_owned(),
+            chain: attributes.text(trace::CHAIN)?.to_owned(),
         },
         step,
         headers: bytes(trace::NETWORK_HEADER)
             .and_then(|network| headers(network, bytes(trace::TRANSPORT_HEADER))),
-        input: number(trace::INPUT),
-        output: number(trace::OUTPUT),
-        mark: number(trace::MARK).unwrap_or(0),
+        input: attributes.be32(trace::INPUT),
+        output: attributes.be32(trace::OUTPUT),
+        mark: attributes.be32(trace::MARK).unwrap_or(0),
     })
 }
 
 fn verdict(attributes: Attributes<'_>) -> Option<TraceVerdict> {
-    let code = attributes.find_kind(data::VERDICT_CODE)?.be32()?.cast_signed();
+    let code = attributes.be32(data::VERDICT_CODE)?.cast_signed();
     // The upper half of a verdict has the number of a queue, or an error.
     Some(match if code < 0 { code } else { code & 0xff } {
         data::DROP => TraceVerdict::Drop,
@@ -165,7 +166,7 @@ fn verdict(attributes: Attributes<'_>) -> Option<TraceVerdict> {
         data::STOLEN => TraceVerdict::Stolen,
         data::QUEUE => TraceVerdict::Queue,
         data::JUMP | data::GOTO => {
-            TraceVerdict::Chain(attributes.find_kind(data::VERDICT_CHAIN)?.str()?.to_owned())
+            TraceVerdict::Chain(attributes.text(data::VERDICT_CHAIN)?.to_owned())
         }
         data::RETURN => TraceVerdict::Return,
         _ => TraceVerdict::Continue,
@@ -174,17 +175,10 @@ fn verdict(attributes: Attributes<'_>) -> Option<TraceVerdict> {
 
 /// Reads the beginnings of the headers, as the kernel hands them over.
 fn headers(network: &[u8], transport: Option<&[u8]>) -> Option<Headers> {
-    let v4 = |at: usize| {
-        let bytes = network.get(at..)?.first_chunk::<4>()?;
-        Some(IpAddr::from(Ipv4Addr::from(*bytes)))
-    };
-    let v6 = |at: usize| {
-        let bytes = network.get(at..)?.first_chunk::<16>()?;
-        Some(IpAddr::from(Ipv6Addr::from(*bytes)))
-    };
+    let ip = |at: usize, length: usize| address(network.get(at..at + length)?);
     let (source, destination, protocol) = match network.first()? >> 4 {
-        4 => (v4(12)?, v4(16)?, *network.get(9)?),
-        6 => (v6(8)?, v6(24)?, *network.get(6)?),
+        4 => (ip(12, 4)?, ip(16, 4)?, *network.get(9)?),
+        6 => (ip(8, 16)?, ip(24, 16)?, *network.get(6)?),
         _ => return None,
     };
     let has_ports =

@@ -3,12 +3,10 @@
 use super::super::{
     abi::{chain, expression, message, rule},
     gates::ChainPath,
-    listing::{dump, family_name, number_of_family_name},
+    listing::{dump, family_name, get, number_of_family_name},
+    netlink::userdata,
 };
-use crate::netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
-
-/// The type of a comment in a rule's data for programs (`NFTNL_UDATA_RULE_COMMENT`).
-const COMMENT: u8 = 0;
+use crate::netlink::{Attributes, Error, Socket, Writer};
 
 /// A base chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,32 +59,18 @@ impl Rulebook {
     /// # Errors
     /// If the kernel refuses for another reason, or does not answer.
     pub fn rule(&mut self, name: &ChainPath, handle: u64) -> Result<Option<RuleInfo>, Error> {
-        let sequence = self.0.sequences(1);
-        let mut request = Writer::new();
-        let kind = nfnetlink::kind(nfnetlink::subsystem::NFTABLES, message::GET_RULE);
-        request.message(kind, flags::ACK, sequence, |w| {
-            nfnetlink::header(w, number_of_family_name(name.family), 0);
+        let fill = |w: &mut Writer| {
             w.string(rule::TABLE, &name.table);
             w.string(rule::CHAIN, &name.chain);
             w.be64(rule::HANDLE, handle);
-        });
-        let mut found = None;
-        let result = self.0.request(request.as_slice(), sequence, |message| {
-            found = Some(rule_info(message.attributes(nfnetlink::HEADER)));
-            Ok(())
-        });
-        match result {
-            Ok(()) => Ok(found),
-            Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
-            Err(error) => Err(error),
-        }
+        };
+        get(&mut self.0, message::GET_RULE, number_of_family_name(name.family), fill, rule_info)
     }
 }
 
 fn base_chain(family: u8, read: Attributes<'_>) -> Option<BaseChainInfo> {
-    let text = |kind| Some(read.find_kind(kind)?.str()?.to_owned());
+    let text = |kind| read.text(kind).map(str::to_owned);
     let hook = read.find_kind(chain::HOOK)?.nested();
-    let number = |kind| hook.find_kind(kind)?.be32();
     let family = family_name(family)?;
     let hooks = match family {
         "netdev" => &["ingress", "egress"][..],
@@ -95,45 +79,34 @@ fn base_chain(family: u8, read: Attributes<'_>) -> Option<BaseChainInfo> {
     };
     Some(BaseChainInfo {
         name: ChainPath { family, table: text(chain::TABLE)?, chain: text(chain::NAME)? },
-        hook: hooks.get(number(chain::HOOK_NUMBER)? as usize)?,
-        priority: number(chain::HOOK_PRIORITY)?.cast_signed(),
+        hook: hooks.get(hook.be32(chain::HOOK_NUMBER)? as usize)?,
+        priority: hook.be32(chain::HOOK_PRIORITY)?.cast_signed(),
         kind: text(chain::TYPE)?,
     })
 }
 
 fn rule_info(read: Attributes<'_>) -> RuleInfo {
     let expressions = read.find_kind(rule::EXPRESSIONS).map(|list| list.nested());
-    let comment = read.find_kind(rule::USERDATA).and_then(|data| comment(data.payload));
-    RuleInfo { actions: expressions.into_iter().flatten().filter_map(action).collect(), comment }
+    let comment = read.find_kind(rule::USERDATA);
+    let comment = comment.and_then(|data| userdata::comment(data.payload, userdata::abi::COMMENT));
+    let actions = expressions.into_iter().flatten().filter_map(action).collect();
+    RuleInfo { actions, comment: comment.map(str::to_owned) }
 }
 
 /// The word for what an expression does with a packet; `None` if it only looks.
 fn action(each: crate::netlink::Attribute<'_>) -> Option<String> {
     let read = each.nested();
     let data = || Some(read.find_kind(expression::DATA)?.nested());
-    let word = match read.find_kind(expression::NAME)?.str()? {
-        "nat" => match data()?.find_kind(expression::NAT_TYPE)?.be32()? {
+    let word = match read.text(expression::NAME)? {
+        "nat" => match data()?.be32(expression::NAT_TYPE)? {
             expression::NAT_DNAT => "dnat",
             _ => "snat",
         },
         "masq" => "masquerade",
         "redir" => "redirect",
-        "target" => data()?.find_kind(expression::TARGET_NAME)?.str()?,
+        "target" => data()?.text(expression::TARGET_NAME)?,
         word @ ("reject" | "queue" | "synproxy" | "tproxy" | "notrack") => word,
         _ => return None,
     };
     Some(word.to_owned())
-}
-
-/// The comment among data for programs: types and lengths of one byte each, with what follows.
-fn comment(mut data: &[u8]) -> Option<String> {
-    while let [kind, length, rest @ ..] = data {
-        let (value, next) = rest.split_at_checked(usize::from(*length))?;
-        if *kind == COMMENT {
-            let text = value.strip_suffix(&[0]).unwrap_or(value);
-            return Some(std::str::from_utf8(text).ok()?.to_owned());
-        }
-        data = next;
-    }
-    None
 }
