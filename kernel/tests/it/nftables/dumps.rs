@@ -91,18 +91,6 @@ fn everything_is_read_back() {
 }
 
 #[test]
-fn a_table_that_does_not_exist_is_none() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
-        let mut transaction = Transaction::new();
-        transaction.add_table(&table(Family::Ip));
-        netlink.commit(&transaction).unwrap();
-        assert!(netlink.read(&table(Family::Ip), Elements::Omit).unwrap().is_some());
-        assert_eq!(netlink.read(&table(Family::Ip6), Elements::Omit).unwrap(), None);
-    });
-}
-
-#[test]
 fn rules_restored_from_text_have_no_fingerprint() {
     let nft = Nft::installed();
     in_namespace(|| {

@@ -45,25 +45,6 @@ fn an_element_that_exists_with_other_data_is_named() {
     }
 }
 
-#[test]
-fn an_element_that_does_not_exist_is_named() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
-        netlink.commit(&support::everything()).unwrap();
-        let sets = support::Sets::new(Family::Ip6);
-        let mut transaction = Transaction::new();
-        let key = Key::new().address(address(Family::Ip6, 77)).protocol(Protocol::Udp).port(53);
-        transaction.delete_elements(&table(Family::Ip6), &sets.endpoints, vec![key.slot(3)]);
-        let (message, errno) = refused(&mut netlink, &transaction);
-        assert_eq!(errno, Some(libc::ENOENT));
-        assert_eq!(
-            message,
-            "cannot delete element from map ip6 kube-proxy endpoints: fd00::4d . udp . 53 . 3: \
-             No such file or directory"
-        );
-    });
-}
-
 /// The errors of so many messages are more than a socket can receive: some are lost.
 #[test]
 fn what_is_refused_is_named_however_much_it_is() {

@@ -173,34 +173,6 @@ fn a_dormant_table_is_woken_by_both() {
 }
 
 #[test]
-fn what_was_added_by_json_can_be_deleted_by_it() {
-    in_namespace(|| {
-        let Some((nft, mut json)) = trixie() else { return };
-        json.commit(&support::everything()).unwrap();
-        json.commit(&support::undo_everything()).unwrap();
-        let listed = nft.list();
-        for gone in ["services", "lb-1", "endpoints", "10.0.0.1", "map "] {
-            assert!(!listed.contains(gone), "{gone}: {listed}");
-        }
-        let mut transaction = Transaction::new();
-        Family::ALL.into_iter().for_each(|family| transaction.delete_table(&table(family)));
-        json.commit(&transaction).unwrap();
-        assert_eq!(json.read(&table(Family::Ip), Elements::Omit).unwrap(), None);
-    });
-}
-
-#[test]
-fn an_error_has_the_message_of_the_program() {
-    in_namespace(|| {
-        let Some((_, mut json)) = trixie() else { return };
-        let mut transaction = Transaction::new();
-        transaction.delete_chain(&table(Family::Ip), "nowhere");
-        let error = json.commit(&transaction).unwrap_err().to_string();
-        assert!(error.contains("No such file or directory"), "{error}");
-    });
-}
-
-#[test]
 fn all_that_is_refused_is_named() {
     in_namespace(|| {
         let Some((_, mut json)) = trixie() else { return };

@@ -4,7 +4,7 @@
 use switchyard_kernel::nftables::{Family, Rule, Transaction, Transport};
 
 use super::{
-    slots,
+    slots::{self, By},
     support::{self, Nft, in_namespace, table},
 };
 
@@ -147,20 +147,15 @@ fn what_was_added_can_be_deleted() {
     let nft = Nft::installed();
     let mut tables = Transaction::new();
     Family::ALL.into_iter().for_each(|family| tables.delete_table(&table(family)));
-    for by_text in [false, true] {
+    for by in By::all() {
         in_namespace(|| {
-            let mut netlink = support::netlink();
-            netlink.commit(&support::everything()).unwrap();
-            let mut commit = |transaction: &Transaction| match by_text {
-                true => nft.load(&transaction.to_string()),
-                false => drop(netlink.commit(transaction).unwrap()),
-            };
-            commit(&support::undo_everything());
+            support::netlink().commit(&support::everything()).unwrap();
+            by.commit(&support::undo_everything());
             let listed = nft.list();
             for gone in ["services", "lb-1", "endpoints", "10.0.0.1", "map "] {
                 assert!(!listed.contains(gone), "{gone}: {listed}");
             }
-            commit(&tables);
+            by.commit(&tables);
             assert_eq!(nft.list(), "");
         });
     }

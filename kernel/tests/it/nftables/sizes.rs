@@ -35,34 +35,6 @@ fn read(transport: &mut impl Transport, family: Family, set: &SetDef) -> Vec<Ele
 }
 
 #[test]
-fn sixty_thousand_elements_in_one_transaction() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
-        let endpoints = &support::Sets::new(Family::Ip).endpoints;
-        let stats = netlink.commit(&load(Family::Ip, endpoints, 60_000)).unwrap();
-        assert_eq!(stats.operations, 3);
-        println!("{stats:?}");
-        let found = read(&mut netlink, Family::Ip, endpoints);
-        assert_eq!(found.len(), 60_000);
-        let mut slots: Vec<u32> = found
-            .iter()
-            .map(|found| {
-                let slot = &found.element.key.as_slice()[12..];
-                u32::from_ne_bytes(slot.try_into().unwrap())
-            })
-            .collect();
-        slots.sort_unstable();
-        assert!(slots.into_iter().eq(0..60_000));
-        // All but one go again.
-        let mut transaction = Transaction::new();
-        let keys = (1..60_000).map(|number| key(Family::Ip, number).slot(number)).collect();
-        transaction.delete_elements(&table(Family::Ip), endpoints, keys);
-        println!("{:?}", netlink.commit(&transaction).unwrap());
-        assert_eq!(read(&mut netlink, Family::Ip, endpoints).len(), 1);
-    });
-}
-
-#[test]
 fn more_than_sixteen_mebibytes_in_one_transaction() {
     in_namespace(|| {
         let mut netlink = support::netlink();

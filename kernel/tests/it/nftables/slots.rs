@@ -58,19 +58,19 @@ pub fn rules() -> Vec<Rule> {
 
 /// The program or the transport that commits a transaction.
 #[derive(Clone, Debug)]
-enum By {
+pub enum By {
     Netlink,
     Text(Nft),
     Json(Nft),
 }
 
 impl By {
-    fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         let text = Nft::all().into_iter().map(Self::Text);
         std::iter::once(Self::Netlink).chain(text).chain(Nft::trixie().map(Self::Json)).collect()
     }
 
-    fn commit(&self, transaction: &Transaction) {
+    pub fn commit(&self, transaction: &Transaction) {
         match self {
             Self::Netlink => drop(support::netlink().commit(transaction).unwrap()),
             Self::Text(nft) => nft.load(&transaction.to_string()),

@@ -88,20 +88,6 @@ fn tables_do_not_touch_each_other_by_json() {
 }
 
 #[test]
-fn a_refusal_names_its_table() {
-    in_namespace(|| {
-        let mut transaction = Transaction::new();
-        transaction.add_table(&other(Family::Ip6));
-        transaction.delete_chain(&other(Family::Ip6), "nowhere");
-        let error = support::netlink().commit(&transaction).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "cannot delete chain ip6 switchyard-other nowhere: No such file or directory"
-        );
-    });
-}
-
-#[test]
 fn a_table_needs_no_comment() {
     let nft = Nft::installed();
     in_namespace(|| {
