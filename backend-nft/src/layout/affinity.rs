@@ -79,8 +79,7 @@ impl RememberedPool {
         self.endpoints.iter().copied().map(endpoint_value)
     }
 
-    /// The sets in which kube-proxy, and this backend up to 0.1, remember the clients of each
-    /// endpoint.
+    /// The sets in which kube-proxy remembers the clients of each endpoint.
     pub(crate) fn upstream_sets(&self) -> impl Iterator<Item = (SetName, Value)> + '_ {
         self.endpoints.iter().map(|endpoint| {
             let name = format!("{UPSTREAM_PREFIX}{}", names::endpoint_base(&self.name, endpoint));
@@ -92,31 +91,12 @@ impl RememberedPool {
 /// The prefix of the names of kube-proxy's sets of clients.
 pub(crate) const UPSTREAM_PREFIX: &str = "affinity-";
 
-/// The timeout of the earlier maps of a Service port; `None` in the names of maps up to 0.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Earlier {
-    pub(crate) named: Option<Duration>,
-    pub(crate) timeout: Duration,
-}
-
-impl Earlier {
-    /// The maps with this timeout.
-    pub(crate) fn of(timeout: Duration) -> Self {
-        Self { named: Some(timeout), timeout }
-    }
-
-    /// The time that clients of these maps are to be remembered, since a Service port got another
-    /// timeout.
-    pub(crate) fn outlasts(self, next: Duration) -> Duration {
-        self.timeout.min(next)
-    }
-}
-
-/// The pools of a Service port that remember clients; none without affinity.
+/// The pools of a Service port that remember clients; none without affinity. There may be earlier
+/// maps with another timeout.
 pub(crate) fn pools(
     port: &ResolvedServicePort,
     family: Family,
-    earlier: Option<Earlier>,
+    earlier: Option<Duration>,
 ) -> Vec<RememberedPool> {
     let Some(timeout) = port.affinity else { return Vec::new() };
     let used = POOLS.into_iter().filter(|&kind| uses(port, kind));
@@ -127,20 +107,20 @@ fn pool(
     port: &ResolvedServicePort,
     kind: PoolKind,
     timeout: Duration,
-    earlier: Option<Earlier>,
+    earlier: Option<Duration>,
     family: Family,
 ) -> RememberedPool {
     let name = &port.id.name;
     let ip = family.address_field();
     let members = [ip, Field::InetProto, Field::InetService];
-    let map = |Earlier { named, timeout }| {
+    let map = |timeout| {
         let map =
-            SetDef::map(clients_map(name, kind, named), [ip], [ip, Field::Port(name.protocol)]);
+            SetDef::map(clients_map(name, kind, timeout), [ip], [ip, Field::Port(name.protocol)]);
         Arc::new(map.with_timeout(timeout).with_size(MOST_CLIENTS))
     };
     RememberedPool {
         members: Arc::new(SetDef::set(members_set(name, kind), members)),
-        clients: map(Earlier::of(timeout)),
+        clients: map(timeout),
         earlier: earlier.map(map),
         endpoints: addresses(port.pool(kind)).collect(),
         name: Arc::new(name.clone()),
@@ -149,12 +129,10 @@ fn pool(
 
 /// Splits the name of a map of clients into what it names: the timeout, and the part that
 /// identifies the Service port.
-pub(crate) fn split_clients_map(name: &str) -> Option<(Option<Duration>, &str)> {
+pub(crate) fn split_clients_map(name: &str) -> Option<(Duration, &str)> {
     let rest = CLIENTS.iter().find_map(|prefix| name.strip_prefix(prefix))?;
-    let timed = rest
-        .split_once("s-")
-        .and_then(|(seconds, base)| Some((Some(Duration::from_secs(seconds.parse().ok()?)), base)));
-    Some(timed.unwrap_or((None, rest)))
+    let (seconds, base) = rest.split_once("s-")?;
+    Some((Duration::from_secs(seconds.parse().ok()?), base))
 }
 
 fn addresses(pool: &Pool) -> impl Iterator<Item = SocketAddr> + '_ {
@@ -176,12 +154,11 @@ fn uses(port: &ResolvedServicePort, kind: PoolKind) -> bool {
 pub(crate) fn lookup_rules(
     port: &ResolvedServicePort,
     kind: PoolKind,
-    earlier: Option<Earlier>,
+    earlier: Option<Duration>,
 ) -> impl Iterator<Item = Rule> {
     let name = &port.id.name;
-    let maps = port.affinity.map(Earlier::of).into_iter().chain(earlier);
-    maps.map(move |Earlier { named, .. }| {
-        let map = clients_map(name, kind, named);
+    port.affinity.into_iter().chain(earlier).map(move |timeout| {
+        let map = clients_map(name, kind, timeout);
         Rule::new([
             Statement::Protocol(name.protocol),
             Statement::DnatMap { key: vec![Selector::SourceAddress], map },
@@ -198,7 +175,7 @@ pub(crate) fn remember_chain(name: &ServicePortName) -> ChainName {
 }
 
 /// The chain with its rules.
-pub(crate) fn remember_rules(port: &ResolvedServicePort) -> ChainRules {
+pub(crate) fn remember_rules(port: &ResolvedServicePort, timeout: Duration) -> ChainRules {
     let name = &port.id.name;
     let rule = |kind| {
         Rule::new([
@@ -214,7 +191,7 @@ pub(crate) fn remember_rules(port: &ResolvedServicePort) -> ChainRules {
                 protocol: name.protocol,
                 key: vec![Selector::OriginalSource],
                 value: vec![Selector::DestinationAddress, Selector::DestinationPort],
-                map: clients_map(name, kind, port.affinity),
+                map: clients_map(name, kind, timeout),
             },
         ])
     };
@@ -225,9 +202,8 @@ pub(crate) fn remember_rules(port: &ResolvedServicePort) -> ChainRules {
 /// The prefixes of the names of maps of clients, for both pools.
 const CLIENTS: [&str; 2] = ["clients-", "local-clients-"];
 
-fn clients_map(name: &ServicePortName, kind: PoolKind, timeout: Option<Duration>) -> SetName {
-    let timeout = timeout.map(|timeout| format!("{}s-", timeout.as_secs()));
-    let prefix = format!("{}{}", of_pool(CLIENTS, kind), timeout.unwrap_or_default());
+fn clients_map(name: &ServicePortName, kind: PoolKind, timeout: Duration) -> SetName {
+    let prefix = format!("{}{}s-", of_pool(CLIENTS, kind), timeout.as_secs());
     names::with_prefix(&prefix, &names::service_port_base(name)).into()
 }
 
@@ -257,11 +233,6 @@ impl AffinityMap {
         Scope::ALL.into_iter().flat_map(|scope| {
             Protocol::ALL.into_iter().map(move |protocol| Self { scope, protocol })
         })
-    }
-
-    /// The place of the map in [`AffinityMap::all`].
-    pub(crate) fn index(self) -> usize {
-        self.scope as usize * Protocol::ALL.len() + self.protocol as usize
     }
 
     /// The name of the map.

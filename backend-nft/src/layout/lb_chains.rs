@@ -70,11 +70,6 @@ impl EndpointMap {
         })
     }
 
-    /// The place of the map in [`EndpointMap::all`].
-    pub(crate) fn index(self) -> usize {
-        (self.scope as usize * 2 + self.pool as usize) * 3 + self.protocol as usize
-    }
-
     /// The name of the map. Upstream has no such maps. They must not hold verdicts: upstream does
     /// not empty them when it takes over, and could not delete the chains that verdicts lead to.
     pub(crate) fn name(self) -> String {
@@ -213,33 +208,19 @@ impl LbChain {
             let chain = Self { role: Role::Balance, ..*self };
             Statement::Verdict(Verdict::Goto(chain.name()))
         };
-        let mark = Statement::MarkOr(context.mark);
         let rules = match self.role {
             Role::Balance => self.balance(PoolKind::Cluster),
             Role::BalanceLocal => self.balance(PoolKind::Local),
-            Role::MasqueradeAll => vec![Rule::new([mark, balance()])],
-            Role::MasqueradeNonLocal => context
-                .local_pod_match(false)
-                .map(|non_local| Rule::new([non_local, mark]))
-                .into_iter()
-                .chain([Rule::new([balance()])])
-                .collect(),
-            Role::ExternalLocal { .. } | Role::DeliveredLocal => {
+            Role::MasqueradeAll => masquerade(context, Masquerade::Always, balance()),
+            Role::MasqueradeNonLocal => masquerade(context, Masquerade::ExceptLocalPods, balance()),
+            Role::ExternalLocal { .. } => {
                 let to_local =
                     |local: Self| Rule::new([Statement::Verdict(Verdict::Goto(local.name()))]);
-                let outside = match self.role {
-                    Role::DeliveredLocal => delivered(self.scope),
-                    _ => self.local().map(to_local),
-                };
-                context
-                    .local_pod_match(true)
-                    .map(|local| Rule::new([local, balance()]))
-                    .into_iter()
-                    .chain([Rule::new([Statement::FibLocal(Side::Source), mark, balance()])])
-                    .chain(outside)
-                    .collect()
+                local_clients(context, balance(), self.local().map(to_local))
             }
+            Role::DeliveredLocal => local_clients(context, balance(), delivered(self.scope)),
             Role::Delivered(masquerade) => {
+                let mark = Statement::MarkOr(context.mark);
                 let marking = match masquerade {
                     Masquerade::Always => Some(Rule::new([mark])),
                     Masquerade::ExceptLocalPods => {
@@ -265,24 +246,38 @@ impl LbChain {
     }
 }
 
+/// The rules that mark connections of these clients to be masqueraded, and lead all on.
+pub(crate) fn masquerade(
+    context: &Context<'_>,
+    masquerade: Masquerade,
+    to: Statement,
+) -> Vec<Rule> {
+    let mark = Statement::MarkOr(context.mark);
+    let marking = match masquerade {
+        Masquerade::Always => return vec![Rule::new([mark, to])],
+        Masquerade::ExceptLocalPods => context.local_pod_match(false),
+        Masquerade::Never => None,
+    };
+    let marking = marking.map(|others| Rule::new([others, mark]));
+    marking.into_iter().chain([Rule::new([to])]).collect()
+}
+
+/// The rules of `externalTrafficPolicy: Local`, which lead clients on this node to all endpoints,
+/// and all others by the rule `outside`.
+pub(crate) fn local_clients(
+    context: &Context<'_>,
+    to_all: Statement,
+    outside: Option<Rule>,
+) -> Vec<Rule> {
+    let pods = context.local_pod_match(true);
+    let pods = pods.map(|pods| Rule::new([pods, to_all.clone()]));
+    let mark = Statement::MarkOr(context.mark);
+    let node = Rule::new([Statement::FibLocal(Side::Source), mark, to_all]);
+    pods.into_iter().chain([node]).chain(outside).collect()
+}
+
 /// The rule that keeps other programs' rules for addresses of the node, such as those of host
 /// ports, from translating what another backend delivers.
 pub(crate) fn delivered(scope: Scope) -> Option<Rule> {
     (scope == Scope::Ip).then(|| Rule::new([Statement::DnatToItself]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_map_is_where_its_index_says() {
-        let all: Vec<EndpointMap> = EndpointMap::all().collect();
-        assert_eq!(all.len(), 12);
-        for (index, map) in all.iter().enumerate() {
-            assert_eq!(map.index(), index, "{}", map.name());
-        }
-        assert_eq!(all[0].name(), "tcp-endpoints");
-        assert_eq!(all[11].name(), "local-nodeport-sctp-endpoints");
-    }
 }

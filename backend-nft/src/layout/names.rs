@@ -54,27 +54,18 @@ const LONGEST_BASE: usize = 240;
 
 /// The part of a name that identifies a Service port: `HASH-namespace/name/protocol/port`.
 pub(crate) fn service_port_base(name: &ServicePortName) -> String {
-    hashed(format!(
-        "{}/{}/{}/{}",
-        name.service.namespace,
-        name.service.name,
-        name.protocol.as_lower(),
-        name.port
-    ))
+    hashed(path(name))
+}
+
+fn path(ServicePortName { service, port, protocol }: &ServicePortName) -> String {
+    format!("{}/{}/{}/{port}", service.namespace, service.name, protocol.as_lower())
 }
 
 /// The part of a name that identifies an endpoint of a Service port: `HASH-...__address/port`.
 pub(crate) fn endpoint_base(name: &ServicePortName, endpoint: &SocketAddr) -> String {
     // nft's identifiers have no colons.
     let address = endpoint.ip().to_string().replace(':', ".");
-    hashed(format!(
-        "{}/{}/{}/{}__{address}/{}",
-        name.service.namespace,
-        name.service.name,
-        name.protocol.as_lower(),
-        name.port,
-        endpoint.port()
-    ))
+    hashed(format!("{}__{address}/{}", path(name), endpoint.port()))
 }
 
 /// Returns a name with a prefix that upstream does not have, cut to the kernel's limit. The hash in

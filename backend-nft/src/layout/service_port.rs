@@ -2,7 +2,7 @@
 //! of those with ClientIP affinity or source ranges, and of those whose endpoints take turns.
 //! Chains have upstream's names where upstream has them too.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use switchyard_core::{
@@ -11,13 +11,11 @@ use switchyard_core::{
         Action, Endpoint, Frontend, FrontendAddress, Masquerade, PoolKind, ResolvedServicePort,
     },
 };
-use switchyard_kernel::nftables::{
-    ChainName, Element, Key, Rule, SetDef, Side, Statement, Verdict,
-};
+use switchyard_kernel::nftables::{ChainName, Element, Key, Rule, SetDef, Statement, Verdict};
 
 use super::{
     ChainRules, Context,
-    affinity::{self, AffinityMap, Earlier, RememberedPool},
+    affinity::{self, AffinityMap, RememberedPool},
     lb_chains::{self, EndpointMap, LbChain, Role, Scope, endpoint_value},
     names::{self, chain},
     slots::{Method, Selection},
@@ -91,7 +89,7 @@ impl SlotRange {
 pub(crate) fn objects(
     port: &ResolvedServicePort,
     context: &Context<'_>,
-    earlier: Option<Earlier>,
+    earlier: Option<Duration>,
 ) -> PortObjects {
     let mut objects = PortObjects::default();
     let comment = comment(port);
@@ -123,8 +121,10 @@ pub(crate) fn objects(
         let maps = pool.maps().map(|map| (map, Contents::None));
         objects.sets.extend(members.into_iter().chain(maps).map(set));
     }
-    if !objects.pools.is_empty() {
-        objects.chains.push(affinity::remember_rules(port));
+    if let Some(timeout) = port.affinity
+        && !objects.pools.is_empty()
+    {
+        objects.chains.push(affinity::remember_rules(port, timeout));
     }
     if has_chains(port) {
         add_chains(port, context, earlier, &mut objects.chains);
@@ -370,7 +370,7 @@ pub(crate) fn lb_chain(
 fn add_chains(
     port: &ResolvedServicePort,
     context: &Context<'_>,
-    earlier: Option<Earlier>,
+    earlier: Option<Duration>,
     chains: &mut Vec<ChainRules>,
 ) {
     let base = names::service_port_base(&port.id.name);
@@ -419,29 +419,21 @@ fn entry_rules(
     context: &Context<'_>,
 ) -> Option<Vec<Rule>> {
     let go = |pool| Statement::Verdict(Verdict::Goto(pool_chain(base, scope, pool)));
-    let mark = Statement::MarkOr(context.mark);
     match action {
         Action::Pool { masquerade: Masquerade::Never, .. }
         | Action::Delivered { .. }
         | Action::Reject
         | Action::Drop => None,
-        Action::Pool { pool, masquerade: Masquerade::Always } => {
-            Some(vec![Rule::new([mark, go(pool)])])
+        Action::Pool { pool, masquerade } => {
+            Some(lb_chains::masquerade(context, masquerade, go(pool)))
         }
-        Action::Pool { pool, masquerade: Masquerade::ExceptLocalPods } => {
-            let non_local = context.local_pod_match(false);
-            let marking = non_local.map(|non_local| Rule::new([non_local, mark]));
-            Some(marking.into_iter().chain([Rule::new([go(pool)])]).collect())
+        Action::ExternalLocal => {
+            let outside = (!port.local.is_empty()).then(|| Rule::new([go(PoolKind::Local)]));
+            Some(lb_chains::local_clients(context, go(PoolKind::Cluster), outside))
         }
-        Action::ExternalLocal | Action::DeliveredLocal => {
-            let local_pods = context.local_pod_match(true);
-            let local = local_pods.map(|local| Rule::new([local, go(PoolKind::Cluster)]));
-            let node = Rule::new([Statement::FibLocal(Side::Source), mark, go(PoolKind::Cluster)]);
-            let outside = match action {
-                Action::DeliveredLocal => lb_chains::delivered(scope),
-                _ => (!port.local.is_empty()).then(|| Rule::new([go(PoolKind::Local)])),
-            };
-            Some(local.into_iter().chain([node]).chain(outside).collect())
+        Action::DeliveredLocal => {
+            let outside = lb_chains::delivered(scope);
+            Some(lb_chains::local_clients(context, go(PoolKind::Cluster), outside))
         }
     }
 }

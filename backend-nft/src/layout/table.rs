@@ -2,6 +2,7 @@
 //! maps.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::{Arc, LazyLock},
 };
@@ -83,52 +84,31 @@ pub(crate) enum TableSet {
 }
 
 impl TableSet {
-    const SINGLE: [Self; 8] = [
-        Self::ClusterIps,
-        Self::ServiceIps,
-        Self::ServiceNodePorts,
-        Self::FirewallIps,
-        Self::NoEndpointServices,
-        Self::NoEndpointNodePorts,
-        Self::NodePortIps,
-        Self::HairpinConnections,
-    ];
-
     /// All fixed sets.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let single = [
+            Self::ClusterIps,
+            Self::ServiceIps,
+            Self::ServiceNodePorts,
+            Self::FirewallIps,
+            Self::NoEndpointServices,
+            Self::NoEndpointNodePorts,
+            Self::NodePortIps,
+            Self::HairpinConnections,
+        ];
         let by_slots = (1..=MOST_SLOTS_BY_SET).map(Self::ClusterIpsBySlots);
         let affinity = AffinityMap::all().map(Self::Affinity);
         let endpoints = EndpointMap::all().map(Self::Endpoints);
-        Self::SINGLE.into_iter().chain(by_slots).chain(affinity).chain(endpoints)
-    }
-
-    /// The place of the set in [`TableSet::all`].
-    fn index(self) -> usize {
-        let by_slots = Self::SINGLE.len();
-        let affinity = by_slots + MOST_SLOTS_BY_SET as usize;
-        let slots = affinity + AffinityMap::all().count();
-        match self {
-            Self::ClusterIps => 0,
-            Self::ServiceIps => 1,
-            Self::ServiceNodePorts => 2,
-            Self::FirewallIps => 3,
-            Self::NoEndpointServices => 4,
-            Self::NoEndpointNodePorts => 5,
-            Self::NodePortIps => 6,
-            Self::HairpinConnections => 7,
-            Self::ClusterIpsBySlots(slots) => by_slots + slots as usize - 1,
-            Self::Affinity(map) => affinity + map.index(),
-            Self::Endpoints(map) => slots + map.index(),
-        }
+        single.into_iter().chain(by_slots).chain(affinity).chain(endpoints)
     }
 
     /// The definition for a family.
     pub(crate) fn definition(self, family: Family) -> &'static Arc<SetDef> {
-        static DEFINITIONS: LazyLock<[Vec<Arc<SetDef>>; 2]> = LazyLock::new(|| {
-            Family::ALL
-                .map(|family| TableSet::all().map(|set| Arc::new(set.define(family))).collect())
+        static DEFINITIONS: LazyLock<[BTreeMap<TableSet, Arc<SetDef>>; 2]> = LazyLock::new(|| {
+            let define = |family| move |set: TableSet| (set, Arc::new(set.define(family)));
+            Family::ALL.map(|family| TableSet::all().map(define(family)).collect())
         });
-        &DEFINITIONS[family as usize][self.index()]
+        &DEFINITIONS[family as usize][&self]
     }
 
     /// The set that has a cluster IP which leads to this chain; `None` if `service-ips` has it.
@@ -495,17 +475,5 @@ pub(crate) fn elements(context: &Context<'_>) -> Vec<(TableSet, Element)> {
             .iter()
             .map(|&ip| (TableSet::NodePortIps, Element::new(Key::new().address(ip))))
             .collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_set_is_where_its_index_says() {
-        for (index, set) in TableSet::all().enumerate() {
-            assert_eq!(set.index(), index, "{set:?}");
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use switchyard_core::state::{PoolKind, ResolvedServicePort};
@@ -16,9 +16,7 @@ use switchyard_kernel::nftables::{
 
 use super::{last_synced::LastSynced, now, objects::Objects};
 use crate::layout::{
-    ChainRules,
-    affinity::{self, Earlier},
-    lb_chains, names,
+    ChainRules, affinity, lb_chains, names,
     service_port::{Contents, PortSet, SlotRange},
     slots::Allocation,
     table::TableSet,
@@ -185,17 +183,16 @@ impl KnownSlots {
 /// The handles and the timeouts of the kernel's maps of clients, by the part of their names that
 /// identifies the Service port.
 #[derive(Default)]
-pub(super) struct KnownClients<'a>(HashMap<&'a str, Vec<(u64, Earlier)>>);
+pub(super) struct KnownClients<'a>(HashMap<&'a str, Vec<(u64, Duration)>>);
 
 impl<'a> KnownClients<'a> {
     pub(super) fn from_dump(dump: Option<&'a TableDump>) -> Self {
         let mut clients = Self::default();
         for (name, set) in dump.into_iter().flat_map(|dump| &dump.sets) {
-            if let Some((named, base)) = affinity::split_clients_map(name.as_str())
-                && let Ok(SetDef { timeout: Some(timeout), .. }) = set.definition
+            if let Some((timeout, base)) = affinity::split_clients_map(name.as_str())
+                && set.definition.as_ref().is_ok_and(|set| set.timeout == Some(timeout))
             {
-                let map = (set.handle, Earlier { named, timeout });
-                clients.0.entry(base).or_default().push(map);
+                clients.0.entry(base).or_default().push((set.handle, timeout));
             }
         }
         clients
@@ -207,19 +204,19 @@ impl<'a> KnownClients<'a> {
         &self,
         port: &ResolvedServicePort,
         last: Option<&LastSynced>,
-    ) -> Option<(Earlier, Instant)> {
+    ) -> Option<(Duration, Instant)> {
         let wanted = port.affinity?;
         if self.0.is_empty() {
             return None;
         }
         let known = last.and_then(|last| last.earlier.get(&port.id));
         let found = self.0.get(names::service_port_base(&port.id.name).as_str())?;
-        let mut found = found.iter().filter(|(_, found)| found.named != Some(wanted));
-        let is_known = |found: &Earlier| known.is_some_and(|(known, _)| known == found);
+        let mut found = found.iter().filter(|(_, found)| *found != wanted);
+        let is_known = |found: &Duration| known.is_some_and(|(known, _)| known == found);
         let now = now();
         let unknown = found.clone().filter(|(_, found)| !is_known(found));
         match unknown.max_by_key(|(handle, _)| *handle) {
-            Some(&(_, last)) => Some((last, now + last.outlasts(wanted))),
+            Some(&(_, last)) => Some((last, now + last.min(wanted))),
             None => found.find_map(|_| known.copied().filter(|(_, until)| *until > now)),
         }
     }

@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use switchyard_core::{
@@ -18,7 +18,7 @@ use switchyard_core::{
 use switchyard_kernel::nftables::{ChainName, Key};
 
 use super::now;
-use crate::layout::{affinity::Earlier, lb_chains::LbChain, slots::Allocations, table::TableSet};
+use crate::layout::{lb_chains::LbChain, slots::Allocations, table::TableSet};
 
 /// The contents of the kernel besides the state that was synced.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(crate) struct LastSynced {
     allocations: HashMap<ServicePortId, Allocations>,
     /// The earlier maps of clients of Service ports whose timeout was changed, and when these maps
     /// are of no more use.
-    pub(crate) earlier: HashMap<ServicePortId, (Earlier, Instant)>,
+    pub(crate) earlier: HashMap<ServicePortId, (Duration, Instant)>,
     pub(crate) tables: PerFamily<SyncedTable>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Update {
     /// Of the Service ports that were compared; `None` if they follow from the pool, or the port is
     /// gone.
     pub(crate) allocations: Vec<(ServicePortId, Option<Allocations>)>,
-    pub(crate) earlier: Vec<(ServicePortId, Option<(Earlier, Instant)>)>,
+    pub(crate) earlier: Vec<(ServicePortId, Option<(Duration, Instant)>)>,
     pub(crate) tables: PerFamily<TableUpdate>,
 }
 
@@ -123,13 +123,14 @@ impl LastSynced {
         self.allocations.get(&port.id).cloned().unwrap_or_else(|| Allocations::natural(port))
     }
 
-    /// The earlier maps of clients that a Service port still needs.
-    pub(crate) fn earlier(&self, id: &ServicePortId) -> Option<Earlier> {
+    /// The timeout of the earlier maps of clients that a Service port still needs.
+    pub(crate) fn earlier(&self, id: &ServicePortId) -> Option<Duration> {
         self.earlier.get(id).map(|(earlier, _)| *earlier)
     }
 
-    /// The earlier maps of clients that a Service port needs after a sync, and until when.
-    pub(crate) fn earlier_after(&self, port: PortChange<'_>) -> Option<(Earlier, Instant)> {
+    /// The timeout of the earlier maps of clients that a Service port needs after a sync, and until
+    /// when.
+    pub(crate) fn earlier_after(&self, port: PortChange<'_>) -> Option<(Duration, Instant)> {
         let affinity =
             |port: Option<&Arc<ResolvedServicePort>>| port.and_then(|port| port.affinity);
         let (before, after) = (affinity(port.before)?, affinity(port.after)?);
@@ -137,8 +138,7 @@ impl LastSynced {
         if before == after {
             return self.earlier.get(port.id).copied().filter(|(_, until)| *until > now);
         }
-        let earlier = Earlier::of(before);
-        Some((earlier, now + earlier.outlasts(after)))
+        Some((before, now + before.min(after)))
     }
 
     /// The time when the next earlier maps are of no more use.

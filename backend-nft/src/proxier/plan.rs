@@ -8,7 +8,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::SocketAddr,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use switchyard_core::{
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::layout::{
     ChainRules, Context, NftConfig,
-    affinity::{Earlier, RememberedPool},
+    affinity::RememberedPool,
     lb_chains::LbChain,
     service_port::{self, Contents, PortSet, SlotRange},
     slots::{Allocation, Allocations},
@@ -211,7 +211,7 @@ impl<'a> Plan<'a> {
         &mut self,
         port: &ResolvedServicePort,
         lb_chains: &BTreeSet<LbChain>,
-        earlier: Option<(Earlier, Instant)>,
+        earlier: Option<(Duration, Instant)>,
         mut before: impl FnMut(&[SlotRange], PoolKind) -> Vec<SocketAddr>,
     ) {
         let earlier = earlier.map(|(earlier, _)| earlier);

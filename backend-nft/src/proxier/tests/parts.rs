@@ -1,7 +1,7 @@
 //! Syncs that are divided into many transactions.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::mpsc::{self, Receiver},
 };
 
@@ -13,7 +13,7 @@ use switchyard_core::{
     testing::{Builder, NODE, Stepped, endpoint, service, slice, sync_first},
 };
 use switchyard_kernel::nftables::{
-    Operation, OperationKind, Refusal, Transaction, TransportError,
+    Key, Operation, OperationKind, Refusal, Transaction, TransportError,
     testing::{Commit, InterceptingTransport, Kernel, Packet, Ruleset},
 };
 
@@ -128,17 +128,11 @@ fn places(transactions: &[Transaction], changes: impl Fn(&Operation) -> bool) ->
 
 /// Whether an operation changes an element whose key begins with an address.
 fn is_about(operation: &Operation, ip: &str) -> bool {
-    let ip = match ip.parse().expect("an address") {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
+    let ip = Key::new().address(ip.parse().expect("an address"));
+    let begins = |key: &Key| key.as_slice().starts_with(ip.as_slice());
     match &operation.kind {
-        OperationKind::AddElements(_, added) => {
-            added.iter().any(|element| element.key.as_slice().starts_with(&ip))
-        }
-        OperationKind::DeleteElements(_, deleted) => {
-            deleted.iter().any(|key| key.as_slice().starts_with(&ip))
-        }
+        OperationKind::AddElements(_, added) => added.iter().any(|element| begins(&element.key)),
+        OperationKind::DeleteElements(_, deleted) => deleted.iter().any(begins),
         _ => false,
     }
 }
