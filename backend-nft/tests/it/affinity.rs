@@ -15,20 +15,18 @@ use std::{
     time::Duration,
 };
 
-use serde_json::json;
 use switchyard_core::{
     objects::Event,
     testing::{Builder, NODE, endpoint, service, slice, until},
 };
 use switchyard_kernel::nftables::{
-    Element, ElementData, ElementDump, Elements, Family, Key, OperationKind, Refusal, SetDef,
-    Table, Transaction, Transport, TransportError, TransportKind, Value, json::JsonTransport,
-    testing::InterceptingTransport,
+    Element, ElementDump, Elements, Family, Key, OperationKind, Refusal, SetDef, Table,
+    Transaction, TransportError, Value, json::JsonTransport, testing::InterceptingTransport,
 };
-use switchyard_nft::{NftConfig, NftProxier};
 
 use crate::common::{
-    Node, clients, config, in_namespace, nft, open, ruleset, run_nft, start, web, web_slice,
+    Node, clients, config, fail_if, in_namespace, netlink, nft, open, over, ruleset, run_nft,
+    start, web, web_slice,
 };
 
 /// The part of names that kube-proxy, and this backend, make for the Service port.
@@ -44,7 +42,7 @@ fn sticky(timeout: u32) -> Event {
 
 /// A slice with the endpoints 10.244.N.M, numbered from 1.
 fn endpoints(numbers: impl IntoIterator<Item = u16>) -> Event {
-    let made = slice("sticky", "a").set("ports", json!([{"name": "http", "port": 80}]));
+    let made = slice("sticky", "a").port("http", "TCP", 80);
     let address = |number: u16| format!("10.244.{}.{}", number >> 8, number & 0xff);
     let endpoints = numbers.into_iter().map(|number| endpoint(&address(number), "elsewhere"));
     endpoints.fold(made, |made, endpoint| made.endpoint(endpoint)).apply()
@@ -65,33 +63,18 @@ fn remember_many(count: u32, number: u16) {
     nft(&format!("add element ip kube-proxy {} {{ {} }}", clients(), many.join(", ")));
 }
 
-/// Whether a client is remembered at an endpoint.
-fn is_remembered_at(number: u16) -> bool {
-    let table = Table::new(Family::Ip, "kube-proxy");
-    let map = clients_definition(&table);
-    let wanted = Value::new().address(Ipv4Addr::from(0x0af4_0000 + u32::from(number)).into());
-    let wanted = ElementData::Value(wanted.port(80));
-    let mut is_found = false;
-    let mut visit = |client: ElementDump| {
-        is_found |= client.element.data == wanted;
-        if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    assert!(open_netlink().scan_elements(&table, &map, &mut visit).expect("readable"));
-    is_found
+fn table() -> Table {
+    Table::new(Family::Ip, "kube-proxy")
 }
 
-/// The definition of the map of clients as the kernel has it.
-fn clients_definition(table: &Table) -> Arc<SetDef> {
-    let dump = open_netlink().read(table, Elements::Omit).expect("readable").expect("a table");
-    dump.sets[clients().as_str()].definition.clone().expect("a map").into()
+/// The definition of a map as the kernel has it.
+fn definition(map: &str) -> Arc<SetDef> {
+    let dump = netlink().read(&table(), Elements::Omit).expect("readable").expect("a table");
+    dump.sets[map].definition.clone().expect("a map").into()
 }
 
-fn open_netlink() -> Box<dyn Transport> {
-    TransportKind::Netlink.open().expect("netlink is there")
-}
-
-/// The clients that are remembered, as nft lists them: with the number of seconds that remain, and
-/// the endpoint.
+/// The clients that are remembered, sorted: with the number of seconds that remain, and the
+/// endpoint.
 fn remembered() -> Vec<(String, u64, String)> {
     remembered_by(&clients())
 }
@@ -102,48 +85,24 @@ fn remembered_in(timeout: u32) -> Vec<(String, u64, String)> {
 }
 
 fn remembered_by(map: &str) -> Vec<(String, u64, String)> {
-    let listed = nft(&format!("list map ip kube-proxy {map}"));
-    let Some((_, elements)) = listed.split_once("elements = {") else { return Vec::new() };
-    let (elements, _) = elements.split_once('}').expect("a closed list");
-    let mut found: Vec<_> = elements
-        .split(',')
-        .map(|element| {
-            let (client, rest) = element.trim().split_once(" expires ").expect("a time");
-            let (time, endpoint) = rest.split_once(" : ").expect("an endpoint");
-            (client.to_owned(), seconds(time), endpoint.trim().to_owned())
-        })
-        .collect();
+    let map = definition(map);
+    let mut found = Vec::new();
+    let mut visit = |client: ElementDump| {
+        let seconds = client.expires.expect("a time").as_secs();
+        let element = client.element.display(&map).to_string();
+        let (client, endpoint) = element.split_once(" : ").expect("an endpoint");
+        found.push((client.to_owned(), seconds, endpoint.to_owned()));
+        ControlFlow::Continue(())
+    };
+    assert!(netlink().scan_elements(&table(), &map, &mut visit).expect("readable"));
     found.sort();
     found
 }
 
-/// The seconds in a time such as `2h59m58s120ms`.
-fn seconds(time: &str) -> u64 {
-    let mut total = 0;
-    let mut number = 0;
-    let mut unit = String::new();
-    let mut end = |number: u64, unit: &str| {
-        total += match unit {
-            "d" => number * 86_400,
-            "h" => number * 3_600,
-            "m" => number * 60,
-            "s" => number,
-            _ => 0,
-        };
-    };
-    for letter in time.chars() {
-        if let Some(digit) = letter.to_digit(10) {
-            if !unit.is_empty() {
-                end(number, &unit);
-                (number, unit) = (0, String::new());
-            }
-            number = number * 10 + u64::from(digit);
-        } else {
-            unit.push(letter);
-        }
-    }
-    end(number, &unit);
-    total
+/// Whether a client is remembered at an endpoint.
+fn is_remembered_at(number: u16) -> bool {
+    let wanted = format!("10.244.0.{number} . 80");
+    remembered().iter().any(|(_, _, endpoint)| *endpoint == wanted)
 }
 
 fn names(found: &[(String, u64, String)]) -> Vec<&str> {
@@ -183,8 +142,7 @@ fn no_sync_waits_for_clients() {
         node.sync([sticky(10_800), endpoints([1, 2])]);
         remember_many(70_000, 2);
         let stop = AtomicBool::new(false);
-        let table = Table::new(Family::Ip, "kube-proxy");
-        let (map, mut flood) = (clients_definition(&table), open_netlink());
+        let (table, map, mut flood) = (table(), definition(&clients()), netlink());
         thread::scope(|scope| {
             scope.spawn(|| {
                 for client in 0..20_000u32 {
@@ -239,16 +197,16 @@ fn clients_are_forgotten_though_the_answer_was_lost() {
     in_namespace(|| {
         let is_lost = Arc::new(AtomicBool::new(false));
         let loses = is_lost.clone();
-        let transport = InterceptingTransport::new(open_netlink(), move |transaction| {
+        let transport = InterceptingTransport::new(netlink(), move |transaction| {
             let deletes = |kind: &OperationKind| matches!(kind, OperationKind::DeleteElements(..));
             let removes = transaction.operations().iter().any(|made| deletes(&made.kind));
             if !removes || !loses.swap(false, Ordering::Relaxed) {
                 return Ok(());
             }
-            open_netlink().commit(transaction).expect("a commit");
+            netlink().commit(transaction).expect("a commit");
             Err(switchyard_kernel::netlink::Error::NoAnswer.into())
         });
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let proxier = over(Box::new(transport));
         let mut node = Node::new(config(), proxier);
         // The chain for one endpoint is there, so that one transaction is all.
         node.sync([web()[0].clone(), web_slice(&[1]), sticky(10_800), endpoints([1, 2])]);
@@ -265,7 +223,7 @@ fn clients_are_forgotten_though_the_answer_was_lost() {
 #[test]
 fn a_refused_port_costs_no_look_at_clients_of_others() {
     in_namespace(|| {
-        let transport = InterceptingTransport::new(open_netlink(), |transaction| {
+        let transport = InterceptingTransport::new(netlink(), |transaction| {
             let operations = transaction.operations().iter().enumerate();
             let refused = operations.into_iter().find_map(|(operation, made)| {
                 let OperationKind::AddElements(_, elements) = &made.kind else { return None };
@@ -277,10 +235,10 @@ fn a_refused_port_costs_no_look_at_clients_of_others() {
             });
             refused.map_or(Ok(()), |refusal| Err(TransportError::Refused(refusal, Vec::new())))
         });
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let proxier = over(Box::new(transport));
         let mut node = Node::new(config(), proxier);
         let like = |name: &str, ip: &str, endpoints: &[&str]| {
-            let made = slice(name, "a").set("ports", json!([{"name": "http", "port": 80}]));
+            let made = slice(name, "a").port("http", "TCP", 80);
             let add = |made: Builder, ip: &&str| made.endpoint(endpoint(ip, "elsewhere"));
             let made = endpoints.iter().fold(made, add);
             let service = service(name, ip).port("http", "TCP", 80);
@@ -365,8 +323,8 @@ fn earlier_clients_are_looked_up_for_as_long_as_they_may_be_remembered() {
 #[test]
 fn earlier_clients_are_no_longer_looked_up_after_the_node_changed_too() {
     in_namespace(|| {
-        let (transport, recorded) = InterceptingTransport::recording(open_netlink());
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let (transport, recorded) = InterceptingTransport::recording(netlink());
+        let proxier = over(Box::new(transport));
         let mut node = Node::new(config(), proxier);
         let with_pods = |cidr: &str| {
             switchyard_core::testing::node(NODE, "192.168.0.1")
@@ -409,36 +367,18 @@ fn the_last_of_several_earlier_maps_is_looked_up() {
     }
 }
 
-/// Maps had no timeout in their names.
-#[test]
-fn clients_in_a_map_of_an_earlier_version_are_looked_up() {
-    in_namespace(|| {
-        nft(&format!(
-            "add table ip kube-proxy; add map ip kube-proxy clients-{BASE} {{ \
-             typeof ip saddr : ip daddr . tcp dport; flags dynamic,timeout; timeout 3h; }}"
-        ));
-        let mut node = start(config());
-        node.sync([sticky(10_800), endpoints([1])]);
-        let listed = nft(&format!("list chain ip kube-proxy service-{BASE}"));
-        for map in ["clients-10800s-", "clients-"] {
-            assert!(listed.contains(&format!("ip saddr map @{map}{BASE}")), "{listed}");
-        }
-    });
-}
-
 /// kube-proxy has a set and a chain for each endpoint.
 #[test]
 fn clients_of_kube_proxy_are_taken_over() {
     in_namespace(|| {
         nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
         // Clients that cannot be read are not worth a sync.
-        let transport = InterceptingTransport::new(open_netlink(), |_| Ok(()));
+        let transport = InterceptingTransport::new(netlink(), |_| Ok(()));
         let transport = transport.reading(|_, set| match set {
-            Some(_) => Err(TransportError::Malformed("made to fail by a test".to_owned())),
+            Some(_) => fail_if(true),
             None => Ok(()),
         });
-        let unreadable = NftProxier::new(NftConfig::default(), Box::new(transport));
-        Node::new(config(), unreadable).sync(web());
+        Node::new(config(), over(Box::new(transport))).sync(web());
         nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
         let mut node = start(config());
         let report = node.sync([sticky(10_800), endpoints([1, 2, 3])]);
@@ -473,7 +413,7 @@ fn the_program_lists_the_clients_of_kube_proxy_with_their_table() {
     in_namespace(|| {
         nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
         let transport = JsonTransport::with_program(&counting).expect("nft takes our maps");
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let proxier = over(Box::new(transport));
         let mut node = Node::new(config(), proxier);
         fs::write(&runs, "").expect("written");
         node.sync([sticky(10_800), endpoints([1, 2, 3])]);

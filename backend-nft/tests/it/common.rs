@@ -14,7 +14,7 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     testing::{NODE, Stepped},
 };
-use switchyard_kernel::nftables::TransportKind;
+use switchyard_kernel::nftables::{Transport, TransportError, TransportKind};
 use switchyard_nft::{NftConfig, NftProxier};
 pub use test_netns::in_namespace;
 use test_netns::run_with;
@@ -29,8 +29,25 @@ pub fn start(config: NodeConfig) -> Node {
 
 /// The backend, on its own transport.
 pub fn open() -> NftProxier {
-    let transport = TransportKind::Netlink.open().expect("netlink is there");
+    over(netlink())
+}
+
+/// The backend, on this transport.
+pub fn over(transport: Box<dyn Transport>) -> NftProxier {
     NftProxier::new(NftConfig::default(), transport)
+}
+
+/// A transport of its own.
+pub fn netlink() -> Box<dyn Transport> {
+    TransportKind::Netlink.open().expect("netlink is there")
+}
+
+/// Fails, or does not.
+pub fn fail_if(fails: bool) -> Result<(), TransportError> {
+    match fails {
+        true => Err(TransportError::Malformed("made to fail by a test".to_owned())),
+        false => Ok(()),
+    }
 }
 
 /// Runs nft on `script`; returns what it prints.

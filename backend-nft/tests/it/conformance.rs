@@ -10,13 +10,13 @@ use std::{
 use switchyard_core::testing::conformance::{Damage, Refusals, RefusedPart, Subject};
 use switchyard_kernel::nftables::{
     ChainDump, ChainName, Element, ElementData, Elements, Family, Field, SetDef, SetDump, SetName,
-    Table, TableDump, Transport, TransportError, TransportKind,
+    Table, TableDump, Transport, TransportError,
     json::JsonTransport,
     testing::{InterceptingTransport, spoil},
 };
-use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_nft::NftProxier;
 
-use crate::common::{in_namespace, run_nft};
+use crate::common::{in_namespace, netlink, over, run_nft};
 
 switchyard_core::conformance!(netlink, Nft::default());
 switchyard_core::conformance!(json, Nft::by_json(), without a monitor);
@@ -57,7 +57,7 @@ impl Nft {
             Some(program) => {
                 Box::new(JsonTransport::with_program(program).expect("nft takes our maps"))
             }
-            None => TransportKind::Netlink.open().expect("netlink is there"),
+            None => netlink(),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Subject for Nft {
                 false => Ok(()),
             }
         });
-        NftProxier::new(NftConfig::default(), Box::new(transport))
+        over(Box::new(transport))
     }
 
     fn dump(&self) -> String {
@@ -197,7 +197,7 @@ fn is_own(table: &str) -> bool {
 
 /// A table of the backend's, if it is there.
 fn read(family: Family) -> Option<TableDump> {
-    let mut transport = TransportKind::Netlink.open().expect("netlink is there");
+    let mut transport = netlink();
     let table = Table::new(family, "kube-proxy");
     transport.read(&table, Elements::Include).expect("readable")
 }

@@ -19,16 +19,15 @@ use switchyard_core::{
     testing::{ManyServices, service},
 };
 use switchyard_kernel::nftables::{
-    Elements, Family, Operation, OperationKind, Table, TableDump, Transaction, Transport,
-    TransportError, TransportKind, testing::InterceptingTransport,
+    Elements, Family, Operation, OperationKind, Table, TableDump, Transaction, TransportError,
+    testing::InterceptingTransport,
 };
 use switchyard_nft::{NftConfig, NftProxier};
 
-use crate::common::{Node, Owner, config, in_namespace, nft, open, ruleset, start, web, web_slice};
-
-fn netlink() -> Box<dyn Transport> {
-    TransportKind::Netlink.open().expect("netlink is there")
-}
+use crate::common::{
+    Node, Owner, config, fail_if, in_namespace, netlink, nft, open, over, ruleset, start, web,
+    web_slice,
+};
 
 /// A backend that asks before each read of a table.
 fn asking(
@@ -36,7 +35,7 @@ fn asking(
 ) -> NftProxier {
     let transport = InterceptingTransport::new(netlink(), |_| Ok(()));
     let transport = transport.reading(move |table, set| set.map_or_else(|| ask(table), |_| Ok(())));
-    NftProxier::new(NftConfig::default(), Box::new(transport))
+    over(Box::new(transport))
 }
 
 #[test]
@@ -111,7 +110,7 @@ fn meddling(script: &'static str) -> (NftProxier, Arc<AtomicBool>) {
         }
         Ok(())
     });
-    (NftProxier::new(NftConfig::default(), Box::new(transport)), meddles)
+    (over(Box::new(transport)), meddles)
 }
 
 #[test]
@@ -165,12 +164,9 @@ fn nothing_is_remembered_after_a_part_of_a_sync() {
                 return Ok(());
             }
             countdown.store(left.checked_sub(1).unwrap_or(usize::MAX), Ordering::Relaxed);
-            match left {
-                0 => Err(TransportError::Malformed("made to fail by a test".to_owned())),
-                _ => Ok(()),
-            }
+            fail_if(left == 0)
         });
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let proxier = over(Box::new(transport));
         let mut node = Node::new(config(), proxier);
         node.sync(web());
         // The first of three transactions makes `lb/2`; the second is refused.
@@ -193,26 +189,14 @@ fn nothing_is_remembered_after_a_part_of_a_sync() {
 /// A table that cannot be read costs its family, and not the other.
 #[test]
 fn a_table_that_cannot_be_read_costs_its_family_alone() {
-    for (theirs, served, address) in
-        [(Family::Ip, "ip6", "fd00::10"), (Family::Ip6, "ip", "10.96.0.10")]
-    {
+    for theirs in Family::ALL {
         in_namespace(|| {
             let fails = Arc::new(AtomicBool::new(true));
             let flag = fails.clone();
             let proxier = asking(move |table: &Table| {
-                match flag.load(Ordering::Relaxed) && table.family == theirs {
-                    true => Err(TransportError::Malformed("made to fail by a test".to_owned())),
-                    false => Ok(()),
-                }
+                fail_if(flag.load(Ordering::Relaxed) && table.family == theirs)
             });
-            let mut node = Node::new(config(), proxier);
-            node.sync([service("web", "10.96.0.10,fd00::10").port("", "TCP", 80).apply()]);
-            assert!(!node.tracker.transition().programs(IpFamily::from(theirs)));
-            let list = |family| nft(&format!("list map {family} kube-proxy no-endpoint-services"));
-            assert!(list(served).contains(address), "{}", list(served));
-            fails.store(false, Ordering::Relaxed);
-            node.full();
-            assert!(list("ip").contains("10.96.0.10") && list("ip6").contains("fd00::10"));
+            costs_its_family(theirs, proxier, || fails.store(false, Ordering::Relaxed));
         });
     }
 }
@@ -223,7 +207,7 @@ fn a_table_of_another_program_costs_its_family_alone() {
     in_namespace(|| {
         let owner = Owner::of("add table ip kube-proxy { flags owner; }");
         let proxier = NftProxier::open(NftConfig::default()).expect("netlink is there");
-        costs_its_family(proxier, || drop(owner));
+        costs_its_family(Family::Ip, proxier, || drop(owner));
     });
 }
 
@@ -236,26 +220,28 @@ fn a_table_that_cannot_be_woken_costs_its_family_alone() {
         let flag = refuses.clone();
         let transport = InterceptingTransport::new(netlink(), move |transaction| {
             let is_wake = |it: &Operation| matches!(it.kind, OperationKind::WakeTable);
-            match flag.load(Ordering::Relaxed) && transaction.operations().iter().any(is_wake) {
-                true => Err(TransportError::Malformed("made to fail by a test".to_owned())),
-                false => Ok(()),
-            }
+            fail_if(flag.load(Ordering::Relaxed) && transaction.operations().iter().any(is_wake))
         });
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
-        costs_its_family(proxier, || refuses.store(false, Ordering::Relaxed));
+        let proxier = over(Box::new(transport));
+        costs_its_family(Family::Ip, proxier, || refuses.store(false, Ordering::Relaxed));
     });
 }
 
-/// Checks that IPv4 is left out, and IPv6 is not, until the cause is gone.
-fn costs_its_family(proxier: NftProxier, end: impl FnOnce()) {
+/// Checks that a family is left out, and the other is not, until the cause is gone.
+fn costs_its_family(family: Family, proxier: NftProxier, end: impl FnOnce()) {
     let mut node = Node::new(config(), proxier);
     node.sync([service("web", "10.96.0.10,fd00::10").port("", "TCP", 80).apply()]);
-    assert!(!node.tracker.transition().programs(IpFamily::V4));
-    let refused = |family| nft(&format!("list map {family} kube-proxy no-endpoint-services"));
-    assert!(refused("ip6").contains("fd00::10"));
+    let is_served = |family: Family| {
+        let listed = nft(&format!("list map {family} kube-proxy no-endpoint-services"));
+        listed.contains("10.96.0.10") || listed.contains("fd00::10")
+    };
+    for each in Family::ALL {
+        assert_eq!(node.tracker.transition().programs(each.into()), each != family);
+        assert!(each == family || is_served(each));
+    }
     end();
     node.full();
-    assert!(refused("ip").contains("10.96.0.10"));
+    assert!(is_served(family));
 }
 
 /// Changes in the table of a family that cannot be programmed have nothing of the other family
@@ -269,10 +255,7 @@ fn changes_of_a_family_that_is_left_out_have_nothing_read() {
             config(),
             asking(move |table: &Table| {
                 counted.fetch_add(1, Ordering::Relaxed);
-                match flag.load(Ordering::Relaxed) && table.family == Family::Ip {
-                    true => Err(TransportError::Malformed("made to fail by a test".to_owned())),
-                    false => Ok(()),
-                }
+                fail_if(flag.load(Ordering::Relaxed) && table.family == Family::Ip)
             }),
         );
         node.sync(web());

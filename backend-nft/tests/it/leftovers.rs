@@ -10,17 +10,16 @@ use switchyard_core::{
     config::NodeConfig,
     testing::{NODE, Stepped, endpoint, service, slice},
 };
-use switchyard_kernel::nftables::{TransportKind, testing::InterceptingTransport};
-use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_kernel::nftables::testing::InterceptingTransport;
 
-use crate::common::in_namespace;
+use crate::common::{in_namespace, netlink, over};
 
 #[test]
 fn chains_that_cannot_be_removed_are_reported_and_no_failure() {
     in_namespace(|| {
-        let inner = TransportKind::Netlink.open().expect("netlink is there");
+        let inner = netlink();
         let (unreliable, fails) = InterceptingTransport::failing(inner);
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(unreliable));
+        let proxier = over(Box::new(unreliable));
         let mut node = Stepped::new(NodeConfig::new(NODE), proxier);
         // Affinity gives a Service port chains of its own.
         let service =

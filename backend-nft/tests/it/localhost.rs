@@ -9,7 +9,7 @@ use switchyard_core::{
 use switchyard_kernel::nftables::json::JsonTransport;
 use switchyard_nft::{NftBackend, NftConfig, NftProxier};
 
-use crate::common::{config, in_namespace, nft, start, web};
+use crate::common::{config, in_namespace, nft, over, start, web};
 
 const SETTING: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
@@ -120,7 +120,7 @@ fn a_clean_up_leaves_the_guard_after_nfts_rules() {
     in_namespace(|| {
         let mut proxy = start(with_localhost());
         let transport = JsonTransport::with_program(program).unwrap();
-        proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        proxy.proxier = over(Box::new(transport));
         proxy.sync(web());
         route();
         NftBackend::new(NftConfig::default()).clean_up(None).unwrap();

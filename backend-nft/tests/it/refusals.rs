@@ -12,20 +12,19 @@ use switchyard_core::{
     testing::{ManyServices, endpoint, service, slice, until},
 };
 use switchyard_kernel::nftables::{
-    ElementData, Family, Key, OperationKind, Refusal, Transaction, TransportError, TransportKind,
-    Verdict, testing::InterceptingTransport,
+    ElementData, Family, Key, OperationKind, Refusal, Transaction, TransportError, Verdict,
+    testing::InterceptingTransport,
 };
-use switchyard_nft::{NftConfig, NftProxier};
 
-use crate::common::{Node, config, in_namespace, nft, start, web, web_slice};
+use crate::common::{Node, config, in_namespace, netlink, nft, over, start, web, web_slice};
 
 /// A node whose transactions a hook sees first.
 fn intercepted(
     hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
 ) -> Node {
-    let netlink = TransportKind::Netlink.open().expect("netlink is there");
+    let netlink = netlink();
     let transport = InterceptingTransport::new(netlink, hook);
-    Node::new(config(), NftProxier::new(NftConfig::default(), Box::new(transport)))
+    Node::new(config(), over(Box::new(transport)))
 }
 
 /// The refusal of the first operation of a kind.
@@ -179,7 +178,7 @@ fn clients_of_a_family_that_was_left_out_are_forgotten() {
             .apply();
         let endpoints = slice("sticky", "a")
             .set("addressType", "IPv6")
-            .set("ports", json!([{"name": "http", "port": 80}]))
+            .port("http", "TCP", 80)
             .endpoint(endpoint("fd00:10:244::1", "elsewhere"))
             .apply();
         start(config()).sync([sticky.clone(), endpoints.clone()]);
@@ -215,7 +214,7 @@ fn many_services_are_left_out_at_once() {
         let many = ManyServices { services: 900, endpoints: 2 };
         let attempts = Arc::new(AtomicUsize::new(0));
         let count = attempts.clone();
-        let netlink = TransportKind::Netlink.open().expect("netlink is there");
+        let netlink = netlink();
         let transport = InterceptingTransport::altering(netlink, move |transaction| {
             count.fetch_add(1, Ordering::Relaxed);
             for operation in transaction.operations_mut() {
@@ -229,7 +228,7 @@ fn many_services_are_left_out_at_once() {
             }
             Ok(())
         });
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let proxier = over(Box::new(transport));
         let mut node = Node::new(many.node(), proxier);
         node.apply(many.lists());
         let report = node.try_sync().expect("a sync");

@@ -7,12 +7,11 @@ use switchyard_core::{
     objects::Event,
     testing::{endpoint, service, slice},
 };
-use switchyard_kernel::nftables::{
-    TransportKind, json::JsonTransport, testing::InterceptingTransport,
-};
-use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_kernel::nftables::{json::JsonTransport, testing::InterceptingTransport};
 
-use crate::common::{Node, config, in_namespace, nft, open, ruleset, run_nft, start};
+use crate::common::{
+    Node, config, in_namespace, netlink, nft, open, over, ruleset, run_nft, start,
+};
 
 const ADDRESS: &str = "198.51.100.1";
 /// As many ranges as may be a rule each.
@@ -36,9 +35,8 @@ fn load_balancer(ranges: Vec<String>) -> Vec<Event> {
             serde_json::json!([{"ip": ADDRESS}, {"ip": "2001:db8:1::1"}]),
         )
         .set("spec.loadBalancerSourceRanges", ranges);
-    let slice = slice("lb", "a")
-        .set("ports", serde_json::json!([{"name": "http", "port": 80}]))
-        .endpoint(endpoint("10.244.0.5", "elsewhere"));
+    let slice =
+        slice("lb", "a").port("http", "TCP", 80).endpoint(endpoint("10.244.0.5", "elsewhere"));
     vec![service.apply(), slice.apply()]
 }
 
@@ -173,9 +171,9 @@ fn few_ranges_become_many_and_few_again() {
 #[test]
 fn a_set_is_filled_before_it_is_used_and_goes_after() {
     in_namespace(|| {
-        let inner = TransportKind::Netlink.open().expect("netlink is there");
+        let inner = netlink();
         let (recording, recorded) = InterceptingTransport::recording(inner);
-        let proxier = NftProxier::new(NftConfig::default(), Box::new(recording));
+        let proxier = over(Box::new(recording));
         let mut node = Node::new(config(), proxier);
         node.sync(guarded(&[]));
         recorded.take();
@@ -259,9 +257,9 @@ fn both_transports_program_the_same() {
         in_namespace(|| {
             let transport = || match by_json {
                 true => Box::new(JsonTransport::with_program(&program).expect("nft 1.1.3")) as _,
-                false => TransportKind::Netlink.open().expect("netlink is there"),
+                false => netlink(),
             };
-            let proxier = || NftProxier::new(NftConfig::default(), transport());
+            let proxier = || over(transport());
             let mut node = Node::new(config(), proxier());
             steps.map(|step| {
                 node.sync(guarded(step));

@@ -7,10 +7,9 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodePortAddressConfig},
     testing::{NODE, endpoint, node, service, service_cidr, slice},
 };
-use switchyard_kernel::nftables::{TransportKind, testing::InterceptingTransport};
-use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_kernel::nftables::testing::InterceptingTransport;
 
-use crate::common::{clients, config, in_namespace, nft, open, ruleset, start, web, web_slice};
+use crate::common::{config, in_namespace, netlink, nft, over, ruleset, start, web, web_slice};
 
 #[test]
 fn a_sync_sends_what_changed_and_no_more() {
@@ -42,31 +41,6 @@ fn a_sync_sends_what_changed_and_no_more() {
         assert_eq!((report.added, report.removed), (1, 2));
         let listed = ruleset();
         assert!(!listed.contains("10.244.0.1 "), "{listed}");
-    });
-}
-
-#[test]
-fn a_restart_sends_nothing() {
-    in_namespace(|| {
-        let mut proxy = start(config());
-        proxy.sync(web());
-        // Slots in another order than a sync from nothing would choose.
-        proxy.sync([web_slice(&[2, 3])]);
-        proxy.sync([web_slice(&[1, 2, 3])]);
-        proxy.sync([service("web", "10.96.0.1")
-            .port("http", "TCP", 80)
-            .set("spec.sessionAffinity", "ClientIP")
-            .apply()]);
-        let remembered = "10.0.0.1 : 10.244.0.2 . 80";
-        nft(&format!("add element ip kube-proxy {} {{ {remembered} }}", clients()));
-        let before = ruleset();
-        assert!(before.contains("10.0.0.1 expires"), "{before}");
-        let report = proxy.restart(open());
-        assert_eq!(report.added, 0);
-        let _ = proxy.restart(open());
-        let report = proxy.restart(open());
-        assert_eq!((report.added, report.removed, report.bytes), (0, 0, 0));
-        assert!(ruleset().contains("10.0.0.1 expires"), "clients keep their endpoint");
     });
 }
 
@@ -114,7 +88,7 @@ fn settings_of_the_node_apply_at_once() {
             .port("http", "TCP", 80)
             .set("spec.sessionAffinity", "ClientIP");
         let its_slice = slice("sticky", "a")
-            .set("ports", serde_json::json!([{"name": "http", "port": 80}]))
+            .port("http", "TCP", 80)
             .endpoint(endpoint("10.244.0.5", "elsewhere"));
         let with_pods =
             |cidr: &str| node(NODE, "192.168.0.1").set("spec.podCIDRs", vec![cidr]).apply();
@@ -165,9 +139,9 @@ fn unused_chains_are_deleted_soon() {
 fn chains_without_use_go_when_the_table_is_compared() {
     in_namespace(|| {
         let mut proxy = start(config());
-        let inner = TransportKind::Netlink.open().expect("netlink is there");
+        let inner = netlink();
         let (recording, recorded) = InterceptingTransport::recording(inner);
-        proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(recording));
+        proxy.proxier = over(Box::new(recording));
         proxy.sync(web());
         proxy.sync([web_slice(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])]);
         recorded.take();
@@ -188,9 +162,9 @@ fn chains_without_use_go_when_the_table_is_compared() {
 fn cluster_ips_with_few_endpoints_need_no_verdict() {
     in_namespace(|| {
         let mut proxy = start(config());
-        let inner = TransportKind::Netlink.open().expect("netlink is there");
+        let inner = netlink();
         let (recording, recorded) = InterceptingTransport::recording(inner);
-        proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(recording));
+        proxy.proxier = over(Box::new(recording));
         let eight = &[1, 2, 3, 4, 5, 6, 7, 8];
         proxy.sync(web());
         for (endpoints, to) in [

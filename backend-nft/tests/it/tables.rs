@@ -6,11 +6,13 @@ use switchyard_core::{
     proxier::{ExternalChange, Proxier},
     testing::Stepped,
 };
-use switchyard_kernel::nftables::{TransportKind, json::JsonTransport};
+use switchyard_kernel::nftables::json::JsonTransport;
 use switchyard_nft::{NftConfig, NftProxier};
 use tokio::time::timeout;
 
-use crate::common::{Node, config, in_namespace, nft, ruleset, start, web, web_slice};
+use crate::common::{
+    Node, config, in_namespace, netlink, nft, over, ruleset, start, web, web_slice,
+};
 
 const OTHER: &str = "other-proxy";
 
@@ -18,7 +20,7 @@ const OTHER: &str = "other-proxy";
 fn start_other() -> Node {
     let mut other = NftConfig::default();
     other.table = OTHER.into();
-    let transport = TransportKind::Netlink.open().expect("netlink is there");
+    let transport = netlink();
     Stepped::new(config(), NftProxier::new(other, transport))
 }
 
@@ -81,8 +83,7 @@ fn chains_are_added_over_maps_that_were_committed_before() {
     };
     in_namespace(|| {
         let transport = JsonTransport::with_program(program).expect("nft 1.1.3 takes our maps");
-        let mut node =
-            Node::new(config(), NftProxier::new(NftConfig::default(), Box::new(transport)));
+        let mut node = Node::new(config(), over(Box::new(transport)));
         node.sync(web());
         for last in 4..=8 {
             let endpoints: Vec<u8> = (1..=last).collect();
