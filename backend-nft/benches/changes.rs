@@ -9,7 +9,6 @@
 
 use std::{env, mem::MaybeUninit, time::Duration};
 
-use serde_json::json;
 use switchyard_core::{
     objects::Event,
     testing::{
@@ -67,8 +66,7 @@ fn measure(many: &ManyServices) {
 
 /// The slice of Service `i` with so many endpoints.
 fn sized(i: usize, endpoints: usize) -> Event {
-    let made =
-        slice(&format!("svc-{i}"), "x").set("ports", json!([{"name": "http", "port": 8080}]));
+    let made = slice(&format!("svc-{i}"), "x").port("http", "TCP", 8080);
     let address = |n: usize| format!("10.250.{n}.{}", i % 250 + 1);
     (0..endpoints).fold(made, |made, n| made.endpoint(endpoint(&address(n), "elsewhere"))).apply()
 }

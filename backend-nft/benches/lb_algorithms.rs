@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use switchyard_core::{
     config::NodeConfig,
     model::LbAlgorithm,
@@ -104,7 +103,7 @@ fn asking(number: u16, lb_algorithm: LbAlgorithm) -> Event {
 fn slice_of(number: u16, first: u16, end: u16, weight: u16) -> Event {
     let address = |n: u16| format!("10.244.{}.{}", n >> 8, n & 0xff);
     let made = slice(&format!("s{number}"), "a")
-        .set("ports", json!([{"name": "http", "port": 80}]))
+        .port("http", "TCP", 80)
         .annotation("switchyard/weights", format!("{}={weight}", address(end)));
     let endpoints = (first + 1..=end).map(|n| endpoint(&address(n), "elsewhere"));
     endpoints.fold(made, |made, endpoint| made.endpoint(endpoint)).apply()

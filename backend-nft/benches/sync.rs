@@ -7,20 +7,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
 use std::{
-    io::Write,
     net::Ipv4Addr,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
-use serde_json::json;
 use switchyard_core::{
     config::NodeConfig,
     objects::Event,
     testing::{
         ManyServices, NODE, Stepped,
-        bench::{TimedEngine, Unwatched, cluster_from_arguments, report, resolved, show, time},
+        bench::{
+            TimedEngine, Unwatched, cluster_from_arguments, median, report, resolved, show, time,
+        },
         endpoint, service, slice,
     },
 };
@@ -29,7 +29,7 @@ use switchyard_kernel::nftables::{
     TransportKind, Value,
 };
 use switchyard_nft::{NftConfig, NftProxier, render};
-use test_netns::in_namespace;
+use test_netns::{in_namespace, run_with};
 
 /// Repetitions of a first programming.
 const FIRST_ROUNDS: usize = 5;
@@ -82,7 +82,8 @@ fn affinity() {
     let (with, without): (Vec<_>, Vec<_>) =
         (0..FIRST_ROUNDS).map(|_| (single_service(true), single_service(false))).unzip();
     for (name, at) in [("first programming", 0), ("an endpoint goes", 1)] {
-        let [with, without] = [&with, &without].map(|times| median(times.iter().map(|t| t[at])));
+        let [with, without] =
+            [&with, &without].map(|times| median(times.iter().map(|t| t[at]).collect()));
         let ratio = with.as_secs_f64() / without.as_secs_f64();
         println!(
             "{name:<28}{:>12} with affinity, {} without: {ratio:.1} times",
@@ -95,14 +96,13 @@ fn affinity() {
 /// The times of the first sync of a single Service, and of a sync that removes an endpoint.
 fn single_service(has_affinity: bool) -> [Duration; 2] {
     in_namespace(|| {
-        let mut node =
-            Stepped::new(NodeConfig::new(NODE), NftProxier::new(NftConfig::default(), open()));
+        let mut node = Stepped::new(NodeConfig::new(NODE), proxier());
         let mut sticky = service("sticky", "10.96.0.7").port("http", "TCP", 80);
         if has_affinity {
             sticky = sticky.set("spec.sessionAffinity", "ClientIP");
         }
         let slice = |first: u16| {
-            let made = slice("sticky", "a").set("ports", json!([{"name": "http", "port": 80}]));
+            let made = slice("sticky", "a").port("http", "TCP", 80);
             let address = |n: u16| format!("10.244.{}.{}", n >> 8, n & 0xff);
             (first..=AFFINE_ENDPOINTS)
                 .fold(made, |made, n| made.endpoint(endpoint(&address(n), "there")))
@@ -134,17 +134,10 @@ fn remember_clients() {
     transport.commit(&transaction).expect("clients are added");
 }
 
-fn median(times: impl Iterator<Item = Duration>) -> Duration {
-    let mut times: Vec<Duration> = times.collect();
-    times.sort_unstable();
-    times[times.len() / 2]
-}
-
 fn start(many: &ManyServices, watches: bool) -> TimedEngine {
-    let proxier = NftProxier::new(NftConfig::default(), open());
     match watches {
-        true => TimedEngine::start(many, proxier),
-        false => TimedEngine::start(many, Unwatched(proxier)),
+        true => TimedEngine::start(many, proxier()),
+        false => TimedEngine::start(many, Unwatched(proxier())),
     }
 }
 
@@ -215,23 +208,15 @@ fn chains(many: &ManyServices) -> usize {
 fn nft_program(many: &ManyServices) -> Option<Duration> {
     Command::new("nft").arg("--version").stdout(Stdio::null()).status().ok()?;
     let text = transaction(many).to_string();
-    Some(in_namespace(|| {
-        time(|| {
-            let mut nft = Command::new("nft")
-                .args(["-f", "-"])
-                .stdin(Stdio::piped())
-                .spawn()
-                .expect("nft starts");
-            let mut stdin = nft.stdin.take().expect("stdin is a pipe");
-            stdin.write_all(text.as_bytes()).expect("nft reads");
-            drop(stdin);
-            assert!(nft.wait().expect("nft ends").success());
-        })
-    }))
+    Some(in_namespace(|| time(|| drop(run_with("nft -f -", &text)))))
 }
 
 fn open() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
+}
+
+fn proxier() -> NftProxier {
+    NftProxier::new(NftConfig::default(), open())
 }
 
 fn table() -> Table {
