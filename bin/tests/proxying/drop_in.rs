@@ -129,23 +129,14 @@ fn preparing_the_node_is_all_that_init_only_does() {
         .map(str::to_owned);
     let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let sysctls = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
-    let value = namespace.0.output("cat", &[sysctls], "").unwrap();
-    assert_eq!(value.trim(), "77");
-    let established = namespace.0.output(
-        "cat",
-        &[&sysctls.replace("udp_timeout", "tcp_timeout_established")],
-        "",
-    );
-    assert_eq!(established.unwrap().trim(), "86400", "kube-proxy's default");
+    let setting = |name| namespace.0.setting(name).unwrap();
+    assert_eq!(setting("netfilter/nf_conntrack_udp_timeout"), "77");
+    let established = setting("netfilter/nf_conntrack_tcp_timeout_established");
+    assert_eq!(established, "86400", "kube-proxy's default");
     let programmed = namespace.list("ruleset");
     assert!(programmed.contains("chain loopback-guard"), "{programmed}");
     assert_eq!(programmed.matches("chain ").count(), 1, "nothing else: {programmed}");
 
-    let route = || {
-        let path = "/proc/sys/net/ipv4/conf/all/route_localnet";
-        namespace.0.output("cat", &[path], "").unwrap().trim().to_owned()
-    };
     for (mode, argument, expected) in [
         ("iptables", "--iptables-localhost-nodeports=false", "0"),
         ("nftables", "--nodeport-addresses=primary,localhost", "1"),
@@ -155,7 +146,7 @@ fn preparing_the_node_is_all_that_init_only_does() {
         let all = ["--init-only", "--conntrack-max-per-core=0", &mode, argument].map(str::to_owned);
         let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert_eq!(route(), expected, "{mode:?} {argument}");
+        assert_eq!(setting("ipv4/conf/all/route_localnet"), expected, "{mode:?} {argument}");
     }
 }
 
@@ -180,12 +171,9 @@ fn init_only_does_without_localhost() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(log.contains("\"Node not prepared for localhost node ports\" err="), "{log}");
-    let read = |name: &str| {
-        let path = format!("/proc/sys/net/{name}");
-        namespace.0.output("cat", &[&path], "").unwrap().trim().to_owned()
-    };
-    assert_eq!(read("ipv4/conf/all/route_localnet"), "0");
-    assert_eq!(read("netfilter/nf_conntrack_udp_timeout"), "77");
+    let setting = |name| namespace.0.setting(name).unwrap();
+    assert_eq!(setting("ipv4/conf/all/route_localnet"), "0");
+    assert_eq!(setting("netfilter/nf_conntrack_udp_timeout"), "77");
 }
 
 #[test]

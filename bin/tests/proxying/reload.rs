@@ -374,8 +374,7 @@ fn before_the_node_is_known_every_change_is_a_restart() {
 
 /// Returns a setting of connection tracking of this namespace.
 fn setting(namespace: &Namespace, name: &str) -> String {
-    let path = format!("/proc/sys/net/netfilter/{name}");
-    namespace.0.output("cat", &[&path], "").unwrap().trim().to_owned()
+    namespace.0.setting(&format!("netfilter/{name}")).unwrap()
 }
 
 #[test]

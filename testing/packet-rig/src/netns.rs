@@ -141,6 +141,12 @@ impl NetNs {
         })?
     }
 
+    /// Reads a sysctl, whose name is as those of [`Self::sysctl`].
+    pub fn setting(&self, name: &str) -> Result<String> {
+        let path = format!("/proc/sys/net/{name}");
+        Ok(self.output("cat", &[&path], "")?.trim().to_owned())
+    }
+
     /// A path by which other processes of root can reach the namespace while this process lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", process::id(), self.fd.as_raw_fd()).into()

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    backend,
+    backend, binary,
     case::{
         Case, Expectation, HttpPlan, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, ServerPlan,
     },
@@ -53,15 +53,16 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Builds the network of `case`, writes the first manifests and starts the proxy `binary` with
-    /// a backend. Probes and steps of the case are ignored.
-    pub fn start(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
-        let mut rig = Self::prepare(case, backend, binary)?;
-        rig.proxy.start_again()?;
+    /// Builds the network of `case`, writes the first manifests, starts the program under test
+    /// with a backend, and waits until it has programmed something. Probes and steps of the case
+    /// are ignored.
+    pub fn start(case: &Case, backend: &str) -> Result<Self> {
+        let mut rig = Self::prepare(case, backend, &binary::find()?)?;
+        rig.start_again()?;
         Ok(rig)
     }
 
-    /// Builds the same as [`Self::start`], without starting the proxy.
+    /// Builds the same as [`Self::start`] for the proxy `binary`, without starting it.
     pub fn prepare(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
         Self::of(case, &Subject::new(backend, binary)?)
     }

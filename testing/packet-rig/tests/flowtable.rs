@@ -9,7 +9,7 @@ use std::{process::ExitCode, time::Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use packet_rig::{
-    Case, Conversation, Outcome, Probe, Rig, backend, binary, capability,
+    Case, Conversation, Outcome, Probe, Rig, backend, capability,
     case::MANIFESTS,
     objects::{service, slice},
     wait::{until, until_ok},
@@ -81,9 +81,7 @@ fn start_rig(backend: &str, args: &[&str]) -> Rig {
         args: args.iter().map(ToString::to_string).collect(),
         ..Case::default()
     };
-    let mut rig = Rig::start(&case, backend, &binary::find().unwrap()).unwrap();
-    rig.wait_ready().unwrap();
-    rig
+    Rig::start(&case, backend).unwrap()
 }
 
 /// Opens a connection or flow from the client.

@@ -1,6 +1,6 @@
 //! Each backend of the tests is what its name promises.
 
-use packet_rig::{Case, Rig, backend, binary, http, proxy::METRICS};
+use packet_rig::{Case, Rig, backend, http, proxy::METRICS};
 
 const NODE_ALONE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n";
 
@@ -9,8 +9,7 @@ fn backends_have_the_mode_of_their_names() {
     let _calm = crate::stay_calm();
     for backend in crate::backends() {
         let case = Case { name: "backend".into(), manifests: NODE_ALONE.into(), ..Case::default() };
-        let mut rig = Rig::start(&case, backend, &binary::find().unwrap()).unwrap();
-        rig.wait_ready().unwrap();
+        let rig = Rig::start(&case, backend).unwrap();
         let node = &rig.topology.node().namespace;
         let get = |path| http::get(node, METRICS.parse().unwrap(), path).unwrap().body;
         assert_eq!(get("/proxyMode"), backend::mode(backend));

@@ -64,8 +64,7 @@ fn beside(backend: &str) {
         manifests: manifests(),
         ..Case::default()
     };
-    let mut rig = Rig::start(&case, backend, &binary).unwrap();
-    rig.wait_ready().unwrap();
+    let mut rig = Rig::start(&case, backend).unwrap();
     let of_others = reaches(&OTHERS, &["a"]);
     let of_own = reaches(&OWN, &["b", "c"]);
     rig.check(std::slice::from_ref(&of_others)).unwrap();

@@ -62,9 +62,7 @@ fn refused() -> [ProbePlan; 1] {
 }
 
 fn setting(rig: &Rig) -> String {
-    let path = format!("/proc/sys/net/{SETTING}");
-    let text = rig.place("node-1").unwrap().namespace.output("cat", &[&path], "").unwrap();
-    text.trim().to_owned()
+    rig.topology.node().namespace.setting(SETTING).unwrap()
 }
 
 #[test]

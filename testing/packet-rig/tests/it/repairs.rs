@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use packet_rig::{
-    Case, Probe, Rig, backend, binary,
+    Case, Probe, Rig, backend,
     objects::{service, slice},
     wait::until_ok,
 };
@@ -25,8 +25,7 @@ fn a_flow_that_began_without_rules_is_translated_after_the_repair() {
         let endpoint = slice("dns", "{name: '', port: 8080, protocol: UDP}", &["10.244.2.10"]);
         let manifests = service("dns", "", spec) + &endpoint;
         let case = Case { name: "repairs".to_owned(), manifests, ..Case::default() };
-        let mut rig = Rig::start(&case, name, &binary::find().unwrap()).unwrap();
-        rig.wait_ready().unwrap();
+        let rig = Rig::start(&case, name).unwrap();
         let node = rig.place("node-1").unwrap().namespace.clone();
         node.nft(TRACKING).unwrap();
         let client = rig.place("client").unwrap().namespace.clone();

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, thread, time::Duration};
 
 use packet_rig::{
-    Case, Rig, Target, backend, binary,
+    Case, Rig, Target, backend,
     case::{Expectation, ProbePlan, Reaches},
     objects::{service, slice},
     wait::until_ok,
@@ -83,9 +83,7 @@ fn start(backend: &str) -> Rig {
         ]),
         ..Case::default()
     };
-    let mut rig = Rig::start(&case, backend, &binary::find().unwrap()).unwrap();
-    rig.wait_ready().unwrap();
-    rig
+    Rig::start(&case, backend).unwrap()
 }
 
 /// Runs a test with each selected backend; the backend's name is printed before.

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, thread, time::Duration};
 
 use packet_rig::{
-    Case, Rig, binary,
+    Case, Rig,
     case::{Expectation, ProbePlan, Reaches},
     objects::service,
 };
@@ -65,8 +65,7 @@ fn update(backend: &str) {
         files: BTreeMap::from([("slice.yaml".to_owned(), slice(&[("10", READY)]))]),
         ..Case::default()
     };
-    let mut rig = Rig::start(&case, backend, &binary::find().unwrap()).unwrap();
-    rig.wait_ready().unwrap();
+    let mut rig = Rig::start(&case, backend).unwrap();
     let reaches = |servers: &[&str]| {
         let to: Vec<_> = LOAD.iter().map(|(_, to)| to.parse().unwrap()).collect();
         [ProbePlan::new(&["client"], &to, Expectation::Reaches(Reaches::all_of(servers.to_vec())))]

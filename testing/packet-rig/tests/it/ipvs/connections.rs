@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use packet_rig::{Outcome, Probe, Rig, wait::scaled};
 
-use super::{C, D, WEB, apply, is_selected, start, wait, wait_for, web, weights};
+use super::{C, D, WEB, apply, start, wait, wait_for, web, weights};
 
 /// A connection from a port of the client.
 fn probe(source_port: u16) -> Probe {
@@ -20,10 +20,7 @@ fn endpoint(rig: &Rig, probe: &Probe) -> String {
 /// server goes with the last connection.
 #[test]
 fn a_connection_outlives_its_endpoint() {
-    if !is_selected() {
-        return;
-    }
-    let rig = start("drain", &web("", "", &[C]), "ipvs: {tcpFinTimeout: 1s}");
+    let Some(rig) = start("drain", &web("", "", &[C]), "ipvs: {tcpFinTimeout: 1s}") else { return };
     let client = &rig.topology.client().namespace;
     // Connections from a chosen port end by a reset, which the kernel remembers for ten seconds
     // only.
@@ -61,10 +58,7 @@ fn a_connection_outlives_its_endpoint() {
 /// of the connection before (kubernetes issue 81775).
 #[test]
 fn a_reused_port_does_not_lead_to_an_endpoint_that_left() {
-    if !is_selected() {
-        return;
-    }
-    let rig = start("port-reuse", &web("", "", &[C]), "");
+    let Some(rig) = start("port-reuse", &web("", "", &[C]), "") else { return };
     for port in 40_000..40_010 {
         assert_eq!(endpoint(&rig, &probe(port)), "c");
     }

@@ -17,20 +17,11 @@ use std::{
 };
 
 use packet_rig::{
-    Case, Rig, backend, binary,
+    Case, Rig, backend,
     case::MANIFESTS,
     objects::{service, slice},
     wait::scaled,
 };
-
-/// Whether ipvs mode is tested here. The test is recorded as skipped otherwise.
-fn is_selected() -> bool {
-    let is_selected = backend::selected().unwrap().contains(&"ipvs");
-    if !is_selected {
-        test_netns::skipped("ipvs is no selected backend");
-    }
-    is_selected
-}
 
 /// A virtual server, as `/proc/net/ip_vs` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,8 +85,13 @@ fn addresses(rig: &Rig) -> Vec<String> {
     words.filter(|word| !word.starts_with("fe80")).map(str::to_owned).collect()
 }
 
-/// Starts the node with these manifests and more fields of the configuration.
-fn start(name: &str, manifests: &str, config: &str) -> Rig {
+/// Starts the node with these manifests and more fields of the configuration. `None` if ipvs mode
+/// is not tested here: the test is recorded as skipped then.
+fn start(name: &str, manifests: &str, config: &str) -> Option<Rig> {
+    if !backend::selected().unwrap().contains(&"ipvs") {
+        test_netns::skipped("ipvs is no selected backend");
+        return None;
+    }
     let case = Case {
         name: name.to_owned(),
         manifests: manifests.to_owned(),
@@ -104,9 +100,7 @@ fn start(name: &str, manifests: &str, config: &str) -> Rig {
         cluster_cidr: true,
         ..Case::default()
     };
-    let mut rig = Rig::start(&case, "ipvs", &binary::find().unwrap()).unwrap();
-    rig.wait_ready().unwrap();
-    rig
+    Some(Rig::start(&case, "ipvs").unwrap())
 }
 
 /// Writes the manifests anew.

@@ -1,6 +1,6 @@
 //! Schedulers: by the configuration, and by the annotations of Services.
 
-use super::{C, D, WEB, apply, is_selected, servers, start, wait, web, weights};
+use super::{C, D, WEB, apply, servers, start, wait, web, weights};
 
 fn scheduler(rig: &packet_rig::Rig) -> String {
     let found = servers(rig).into_iter().find(|server| server.at == WEB);
@@ -9,10 +9,9 @@ fn scheduler(rig: &packet_rig::Rig) -> String {
 
 #[test]
 fn a_service_chooses_its_scheduler() {
-    if !is_selected() {
+    let Some(rig) = start("schedulers", &web("", "", &[C, D]), "ipvs: {scheduler: wlc}") else {
         return;
-    }
-    let rig = start("schedulers", &web("", "", &[C, D]), "ipvs: {scheduler: wlc}");
+    };
     wait(&rig, "the configured one", || scheduler(&rig) == "wlc");
     for (lb_algorithm, name) in [
         ("round-robin", "wrr"),
@@ -40,10 +39,7 @@ fn a_service_chooses_its_scheduler() {
 /// The scheduler knows weights from the start: a change would refuse connections for a while.
 #[test]
 fn weights_are_real_weights() {
-    if !is_selected() {
-        return;
-    }
-    let rig = start("weights", &web("", "", &[C, D]), "");
+    let Some(rig) = start("weights", &web("", "", &[C, D]), "") else { return };
     wait(&rig, "equal weights", || scheduler(&rig) == "wrr" && weights(&rig, WEB) == [1, 1]);
     let weighed = |weights: &str| {
         let manifests = web("", "", &[C, D]);
@@ -59,10 +55,9 @@ fn weights_are_real_weights() {
 
 #[test]
 fn an_unknown_scheduler_is_an_error_and_not_the_end() {
-    if !is_selected() {
+    let Some(rig) = start("unknown", &web("", "", &[C]), "ipvs: {scheduler: fastest}") else {
         return;
-    }
-    let rig = start("unknown", &web("", "", &[C]), "ipvs: {scheduler: fastest}");
+    };
     wait(&rig, "another one", || scheduler(&rig) == "wrr");
     let log = rig.proxy.log();
     assert!(log.contains("`fastest` is no scheduler of the kernel"), "{log}");

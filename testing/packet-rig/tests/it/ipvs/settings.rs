@@ -1,20 +1,12 @@
 //! Settings of the kernel.
 
-use packet_rig::Rig;
-
-use super::{C, WEB, is_selected, servers, start, wait, web};
-
-fn value(rig: &Rig, name: &str) -> String {
-    let path = format!("/proc/sys/net/ipv4/{name}");
-    rig.topology.node().namespace.output("cat", &[&path], "").unwrap().trim().to_owned()
-}
+use super::{C, WEB, servers, start, wait, web};
 
 #[test]
 fn parameters_are_those_that_ipvs_needs() {
-    if !is_selected() {
+    let Some(rig) = start("parameters", &web("", "", &[C]), "ipvs: {strictARP: true}") else {
         return;
-    }
-    let rig = start("parameters", &web("", "", &[C]), "ipvs: {strictARP: true}");
+    };
     for (name, expected) in [
         ("vs/conntrack", "1"),
         ("vs/expire_nodest_conn", "1"),
@@ -24,18 +16,16 @@ fn parameters_are_those_that_ipvs_needs() {
         ("conf/all/arp_ignore", "1"),
         ("conf/all/arp_announce", "2"),
     ] {
-        assert_eq!(value(&rig, name), expected, "{name}");
+        let value = rig.topology.node().namespace.setting(&format!("ipv4/{name}"));
+        assert_eq!(value.unwrap(), expected, "{name}");
     }
 }
 
 /// Only what is configured is set.
 #[test]
 fn timeouts_are_set() {
-    if !is_selected() {
-        return;
-    }
     let config = "ipvs: {tcpTimeout: 100s, tcpFinTimeout: 7s}";
-    let rig = start("timeouts", &web("", "", &[C]), config);
+    let Some(rig) = start("timeouts", &web("", "", &[C]), config) else { return };
     let timeouts = rig.topology.node().namespace.run(|| {
         let mut ipvs = switchyard_kernel::ipvs::Ipvs::open().unwrap().unwrap();
         ipvs.timeouts().unwrap()
@@ -48,12 +38,9 @@ fn timeouts_are_set() {
 /// Clients with affinity have a virtual server that remembers them.
 #[test]
 fn affinity_is_persistence() {
-    if !is_selected() {
-        return;
-    }
     let affinity = "sessionAffinity: ClientIP, \
                     sessionAffinityConfig: {clientIP: {timeoutSeconds: 70}}, ";
-    let rig = start("affinity", &web("", affinity, &[C]), "");
+    let Some(rig) = start("affinity", &web("", affinity, &[C]), "") else { return };
     wait(&rig, "the virtual server remembers", || {
         let found = servers(&rig).into_iter().find(|server| server.at == WEB);
         // The timeout in the kernel's ticks, of which 250 are a second.

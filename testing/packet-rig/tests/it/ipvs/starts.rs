@@ -2,16 +2,13 @@
 
 use packet_rig::case::MANIFESTS;
 
-use super::{C, D, WEB, apply, is_selected, start, wait, web, weights};
+use super::{C, D, WEB, apply, start, wait, web, weights};
 
 /// An endpoint that was draining when the program ended takes connections again if it is there at
 /// the next start.
 #[test]
 fn weights_are_reconciled_at_the_start() {
-    if !is_selected() {
-        return;
-    }
-    let mut rig = start("restart", &web("", "", &[C, D]), "");
+    let Some(mut rig) = start("restart", &web("", "", &[C, D]), "") else { return };
     let node = rig.topology.node().namespace.clone();
     let target = "tcp://10.96.0.10:80".parse().unwrap();
     let connect = || node.run(|| packet_rig::Probe::new(target).converse().unwrap()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt::Write};
 
-use packet_rig::{Case, Rig, binary, case::ServerPlan};
+use packet_rig::{Case, Rig, case::ServerPlan};
 
 /// The pods, with the last parts of their addresses.
 const PODS: [(&str, &str, &str); 4] =
@@ -111,9 +111,7 @@ pub fn start(backend: &str, name: &str, manifests: String, args: &[&str]) -> Rig
         args: args.iter().map(|&argument| argument.to_owned()).collect(),
         ..Case::default()
     };
-    let mut rig = Rig::start(&case, backend, &binary::find().unwrap()).unwrap();
-    rig.wait_ready().unwrap();
-    rig
+    Rig::start(&case, backend).unwrap()
 }
 
 /// Waits until everything that was written before is programmed: then a Service that is written now

@@ -142,8 +142,8 @@ fn run(seed: u64, backend: &str) -> Result<(), String> {
         ..Case::default()
     };
     let binary = binary::find().map_err(|error| chain(&error))?;
-    let mut rig = Rig::start(&case, backend, &binary).map_err(|error| chain(&error))?;
-    let result = rig.wait_ready().map_err(|error| chain(&error));
+    let mut rig = Rig::prepare(&case, backend, &binary).map_err(|error| chain(&error))?;
+    let result = rig.start_again().map_err(|error| chain(&error));
     let result = result.and_then(|()| follow(&mut rig, &mut world, &mut random, backend));
     result.map_err(|message| {
         let files = world.files();

@@ -6,7 +6,6 @@ mod leftovers;
 use packet_rig::{
     Case, Rig,
     backend::USERSPACE,
-    binary,
     case::MANIFESTS,
     objects::{service, slice},
 };
@@ -15,9 +14,7 @@ use packet_rig::{
 /// them.
 fn start(name: &str, manifests: String) -> Rig {
     let case = Case { name: name.to_owned(), cluster_cidr: true, manifests, ..Case::default() };
-    let mut rig = Rig::start(&case, USERSPACE, &binary::find().unwrap()).unwrap();
-    rig.wait_ready().unwrap();
-    rig
+    Rig::start(&case, USERSPACE).unwrap()
 }
 
 /// The Service `web` at 10.96.0.10:80, with endpoints at these addresses.
