@@ -19,6 +19,7 @@ use crate::{
     manifests::{Manifests, NODE, service, slice},
     namespace::{METRICS, Namespace},
     standin::{Cluster, run},
+    unprivileged::{AS_USER, Place},
 };
 
 /// A report: the exit status, and the findings by code.
@@ -74,8 +75,7 @@ fn nothing_is_found_on_a_good_node() {
     assert_eq!((found.status, found.codes()), (0, vec![]), "{}", found.report);
     assert!(before.contains("kube-proxy") && namespace.list("ruleset") == before, "{before}");
 
-    let output = namespace.switchyard(&["doctor", "--hostname-override=node-1"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let (_, text) = namespace.answer(&["doctor", "--hostname-override=node-1"]);
     let first =
         "node-1: 0 errors, 0 warnings, 14 checks passed, 6 not made. Nothing was changed.\n";
     assert!(text.starts_with(first), "{text}");
@@ -293,15 +293,10 @@ fn a_mode_that_cannot_be_used_is_found() {
 #[test]
 fn checks_that_cannot_be_made_say_so() {
     let namespace = node();
-    let directory = TempDir::new().unwrap();
-    let program = directory.path().join("switchyard");
-    fs::copy(env!("CARGO_BIN_EXE_switchyard"), &program).unwrap();
-    for path in [directory.path(), &program] {
-        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    }
+    let place = Place::new();
     let mut command = namespace.0.command("setpriv");
-    command.args(["--reuid=65532", "--regid=65532", "--clear-groups", "--inh-caps=-all", "--"]);
-    let output = command.arg(&program).args(["doctor", "--hostname-override=n"]).output().unwrap();
+    command.args(AS_USER.split(' ')).arg(place.program());
+    let output = command.args(["doctor", "--hostname-override=n"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     for check in ["conntrack table", "conntrack losses", "tables of others", "one mode", "kernel"] {

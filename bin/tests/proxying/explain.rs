@@ -13,7 +13,7 @@ use switchyard_core::testing::check_schema;
 use tempfile::NamedTempFile;
 
 use crate::{
-    manifests::{Manifests, NODE, service, slice},
+    manifests::{Manifests, NODE, service, slice, web},
     namespace::{HEALTH, Namespace, Program, until, until_ok},
     standin::{Cluster, run},
 };
@@ -34,9 +34,8 @@ fn a_running_proxy_answers_its_own_user() {
         0o600
     );
     let run = |status: i32, arguments: &[&str]| {
-        let output = namespace.switchyard(arguments).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.code(), Some(status), "{text}{:?}", output.stderr);
+        let (ended, text) = namespace.answer(arguments);
+        assert_eq!(ended, Some(status), "{text}");
         text
     };
     let text = run(0, &["explain", "shop/web", &flag]);
@@ -87,9 +86,8 @@ fn a_running_proxy_answers_its_own_user() {
     assert_eq!(shown, live);
     manifests.write("all", &format!("{NODE}{web}"));
     let refused = || {
-        let output = namespace.switchyard(&["explain", "shop/web", &flag]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        output.status.code() == Some(1) && text.contains("\nlast change  ")
+        let (status, text) = namespace.answer(&["explain", "shop/web", &flag]);
+        status == Some(1) && text.contains("\nlast change  ")
     };
     until("the Service has no endpoint, in the kernel as well", refused);
     let text = run(1, &["explain", "shop/web", &flag]);
@@ -104,9 +102,7 @@ fn a_running_proxy_answers_its_own_user() {
 
 /// Starts a proxy for a Service with one endpoint, 10.0.0.5. Returns the flag of its socket, too.
 fn proxy_of_web(namespace: &Namespace, mode: &str) -> (Program, Manifests, String) {
-    let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
-    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
-    let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
+    let manifests = Manifests::new(&(NODE.to_owned() + &web()));
     let flag = manifests.local_socket();
     (manifests.serve(namespace, &[&flag, "--proxy-mode", mode]), manifests, flag)
 }
@@ -117,10 +113,7 @@ fn a_backend_is_asked_whether_the_kernel_holds_what_it_programmed() {
     for mode in ["iptables", "userspace"] {
         let namespace = Namespace::new();
         let (_proxy, _manifests, flag) = proxy_of_web(&namespace, mode);
-        let ask = || {
-            let output = namespace.switchyard(&["explain", "shop/web", &flag]).output().unwrap();
-            (output.status.code(), String::from_utf8(output.stdout).unwrap())
-        };
+        let ask = || namespace.answer(&["explain", "shop/web", &flag]);
         let (status, text) = ask();
         let holds = text.contains("The kernel holds what was programmed. node-1");
         assert!(status == Some(0) && holds, "{mode}: {text}");
@@ -146,11 +139,10 @@ fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
     inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
     let (_proxy, _manifests, flag) = proxy_of_web(&namespace, "nftables");
     let endpoint = || {
-        let arguments = ["explain", "shop/web", "-o", "json", &flag];
-        let output = namespace.switchyard(&arguments).output().unwrap();
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let (status, text) = namespace.answer(&["explain", "shop/web", "-o", "json", &flag]);
+        let answer: Value = serde_json::from_str(&text).unwrap();
         let line = &answer["endpoints"][0];
-        (output.status.code(), line["flows"].as_u64(), line["stuckFlows"].as_u64())
+        (status, line["flows"].as_u64(), line["stuckFlows"].as_u64())
     };
     until("the table was read", || endpoint() == (Some(0), Some(0), Some(0)));
 
@@ -173,8 +165,7 @@ fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
     let expected = "shop/web is served on node-1 by its only endpoint, but connections are stuck: 1 of 1 of 10.0.0.5:8080.\n";
     // Each time that the client sends again, the connection is not stuck for two seconds.
     until_ok(|| {
-        let output = namespace.switchyard(&["explain", "shop/web", &flag]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let (_, text) = namespace.answer(&["explain", "shop/web", &flag]);
         let is_there = text.starts_with(expected) && text.contains("\nSWY0120 ! ");
         if is_there && text.contains("  FLOWS  STUCK  ") { Ok(()) } else { Err(text) }
     });
@@ -185,10 +176,7 @@ fn a_table_that_drops_is_named_with_its_remedy() {
     let namespace = Namespace::new();
     let inside = &namespace.0;
     let (_proxy, _manifests, flag) = proxy_of_web(&namespace, "nftables");
-    let ask = |question: &str| {
-        let output = namespace.switchyard(&["explain", question, &flag]).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap())
-    };
+    let ask = |question: &str| namespace.answer(&["explain", question, &flag]);
     let from_pod = "10.0.0.9 -> 10.96.0.10:80";
     let (status, text) = ask(from_pod);
     let passes = "\nother tables  none is seen to drop these connections\n";
@@ -252,8 +240,8 @@ fn pods_are_named_as_the_api_server_names_them() {
         let _program = cluster.run_program(&namespace, &[&flag]);
         namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         let ask = |service: &str| -> Value {
-            let output = namespace.switchyard(&["explain", service, "-ojson", &flag]).output();
-            serde_json::from_slice(&output.unwrap().stdout).unwrap()
+            let (_, text) = namespace.answer(&["explain", service, "-ojson", &flag]);
+            serde_json::from_str(&text).unwrap()
         };
         let names = |service: &str| {
             let answer = ask(service);

@@ -5,6 +5,7 @@ use std::{fs, os::unix::fs::symlink};
 use api_standin::load;
 
 use crate::{
+    config_map::ConfigMap,
     namespace::{HEALTH, Namespace, Program},
     standin::{Cluster, NODE, run},
 };
@@ -42,14 +43,9 @@ fn start(cluster: &Cluster, namespace: &Namespace, configuration: &str) -> Progr
         fs::create_dir(directory).unwrap();
     }
     symlink(env!("CARGO_BIN_EXE_switchyard"), bin.join("kube-proxy")).unwrap();
-    // As the kubelet lays out a ConfigMap.
-    fs::create_dir(mounted.join("..1")).unwrap();
-    symlink("..1", mounted.join("..data")).unwrap();
-    fs::write(mounted.join("..1/config.conf"), configuration).unwrap();
-    cluster.server.write_kubeconfig(&mounted.join("..1/kubeconfig.conf"));
-    for file in ["config.conf", "kubeconfig.conf"] {
-        symlink(format!("..data/{file}"), mounted.join(file)).unwrap();
-    }
+    ConfigMap::new(&mounted, configuration);
+    cluster.server.write_kubeconfig(&mounted.join("..data/kubeconfig.conf"));
+    symlink("..data/kubeconfig.conf", mounted.join("kubeconfig.conf")).unwrap();
     let mut command = namespace.0.command("unshare");
     command.args(["--mount", "sh", "-c", CONTAINER, "sh"]).args([bin, mounted]);
     // The kubelet fills the variable in.

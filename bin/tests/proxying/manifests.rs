@@ -32,6 +32,12 @@ pub(crate) fn slice(name: &str, port: &str, endpoints: &str) -> String {
     )
 }
 
+/// Service `web` at 10.96.0.10 with one endpoint, 10.0.0.5, on the node.
+pub(crate) fn web() -> String {
+    service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]")
+        + &slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}")
+}
+
 /// A directory of manifests, which is gone when this value is.
 pub(crate) struct Manifests(TempDir);
 

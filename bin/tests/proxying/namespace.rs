@@ -38,6 +38,14 @@ impl Namespace {
         command
     }
 
+    /// The exit status of the program, and what it prints.
+    pub(crate) fn answer(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = self.switchyard(arguments).output().unwrap();
+        // For the case that the test fails.
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    }
+
     /// Returns a command that runs a program in the namespace, for which the kernel has no IPVS,
     /// even if the host has loaded it: what the program finds in `/proc/net` is empty but for a
     /// sign of IPv6.

@@ -1,7 +1,7 @@
 //! The phase between the start and the first programming: the Node is waited for, the
 //! configuration is held against it, and later changes of it are followed.
 
-use std::{fs, process::Stdio};
+use std::fs;
 
 use api_standin::{Resource, load};
 use serde_json::{Value, json};
@@ -28,14 +28,9 @@ async fn cluster(node: Value) -> Cluster {
 }
 
 /// The log of a program that ends by itself, with status 1.
-async fn failed(cluster: &Cluster, namespace: &Namespace, more: &[&str]) -> String {
-    let mut command = namespace.switchyard(more);
-    command.args(cluster.arguments());
-    command.stderr(Stdio::piped()).stdout(Stdio::null());
-    let ended = tokio::task::spawn_blocking(move || command.output().unwrap());
-    let output = ended.await.unwrap();
-    let log = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{log}");
+fn failed(cluster: &Cluster, namespace: &Namespace, more: &[&str]) -> String {
+    let (status, log) = cluster.run_program(namespace, more).ended();
+    assert_eq!(status.code(), Some(1), "{log}");
     log
 }
 
@@ -90,7 +85,7 @@ fn pod_networks_are_waited_for_and_followed() {
 fn what_does_not_fit_the_node_is_said() {
     run(|namespace| async move {
         let cluster = cluster(node(&["192.0.2.1"], &["fd01::/64"])).await;
-        let log = failed(&cluster, &namespace, &["--detect-local-mode=NodeCIDR"]).await;
+        let log = failed(&cluster, &namespace, &["--detect-local-mode=NodeCIDR"]);
         let error = "err=\"kube-proxy configuration is incorrect: \
                      the node's primary family is IPv4, but spec.podCIDRs of the Node is IPv6\"";
         for message in ["Error running ProxyServer", "command failed"] {
@@ -114,7 +109,7 @@ fn what_does_not_fit_the_node_is_said() {
         if fs::exists(ipv6_off).unwrap_or(false) {
             namespace.0.output("sh", &["-c", &format!("echo 1 > {ipv6_off}")], "").unwrap();
             cluster.server.store().apply(node(&["fd00::1", "192.0.2.1"], &[]));
-            let log = failed(&cluster, &namespace, &[]).await;
+            let log = failed(&cluster, &namespace, &[]);
             assert!(log.contains("no support for primary IP family \\\"IPv6\\\""), "{log}");
         }
     });

@@ -20,9 +20,13 @@ use serde_json::Value;
 use switchyard_core::testing::check_schema;
 
 use crate::{
-    manifests::{Manifests, NODE, service, slice},
+    manifests::{Manifests, NODE, service, web},
     namespace::{Namespace, until, until_ok},
 };
+
+/// The ports of `web`, and what takes their place with a node port.
+const CLUSTER_IP: &str = "ports: [{port: 80, ";
+const NODE_PORT: &str = "type: NodePort, ports: [{port: 80, nodePort: 30080, ";
 
 /// A terminal, with all that was written to it.
 struct Terminal {
@@ -116,18 +120,16 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
     let namespace = Namespace::new();
     let inside = &namespace.0;
     inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
-    let ports = "clusterIP: 10.96.0.10, type: NodePort, ports: [{port: 80, protocol: TCP, nodePort: 30080}]";
-    let web = service("web", ports);
+    let web = web().replace(CLUSTER_IP, NODE_PORT);
     let none = service("none", "clusterIP: 10.96.0.11, ports: [{port: 80, protocol: TCP}]");
-    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
-    let manifests = Manifests::new(&format!("{NODE}{web}{none}{ready}"));
+    let manifests = Manifests::new(&format!("{NODE}{web}{none}"));
     let flag = manifests.local_socket();
     let program = manifests.serve(&namespace, &[&flag]);
 
     let print = |arguments: &[&str]| {
-        let output = namespace.switchyard(&[&["top", &flag], arguments].concat()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        let (status, text) = namespace.answer(&[&["top", &flag], arguments].concat());
+        assert_eq!(status, Some(0), "{text}");
+        text
     };
     let flows = || {
         let top: Value = serde_json::from_str(&print(&["--once", "-o", "json"])).unwrap();
@@ -218,10 +220,7 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
 fn connections_that_end_at_the_proxy_count_as_well() {
     let namespace = Namespace::new();
     namespace.0.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
-    let ports = "clusterIP: 10.96.0.10, type: NodePort, ports: [{port: 80, protocol: TCP, nodePort: 30080}]";
-    let web = service("web", ports);
-    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
-    let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
+    let manifests = Manifests::new(&(NODE.to_owned() + &web().replace(CLUSTER_IP, NODE_PORT)));
     let flag = manifests.local_socket();
     let _program = manifests.serve(&namespace, &["--proxy-mode=userspace", &flag]);
     let connect = || ["10.96.0.10:80", "192.0.2.1:30080"].map(TcpStream::connect);
@@ -230,11 +229,9 @@ fn connections_that_end_at_the_proxy_count_as_well() {
         .run(move || (TcpListener::bind("10.0.0.5:8080").unwrap(), connect().map(Result::unwrap)))
         .unwrap();
     until_ok(|| {
-        let output = namespace.switchyard(&["top", "-o", "json", &flag]).output().unwrap();
-        let Ok(top) = serde_json::from_slice::<Value>(&output.stdout) else {
-            // A busy proxy may not answer in time.
-            return Err(format!("{output:?}"));
-        };
+        let (_, text) = namespace.answer(&["top", "-o", "json", &flag]);
+        // A busy proxy may not answer in time.
+        let Ok(top) = serde_json::from_str::<Value>(&text) else { return Err(text) };
         let (flows, proxied) = (&top["services"][0]["flows"], &top["proxied"]["active"]);
         if [flows, proxied].map(Value::as_u64) == [Some(2); 2] {
             Ok(())

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use switchyard_core::testing::check_schema;
 
 use crate::{
-    manifests::{Manifests, NODE, service, slice},
+    manifests::{Manifests, NODE, service, slice, web},
     namespace::{Namespace, until},
 };
 
@@ -42,10 +42,8 @@ fn packets_are_followed_and_compared_and_no_table_stays() {
     let namespace = Namespace::new();
     let inside = &namespace.0;
     inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.0/24 dev lo\n").unwrap();
-    let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
     let none = service("none", "clusterIP: 10.96.0.11, ports: [{port: 80, protocol: TCP}]");
-    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
-    let manifests = Manifests::new(&format!("{NODE}{web}{none}{ready}"));
+    let manifests = Manifests::new(&format!("{NODE}{}{none}", web()));
     let flag = manifests.local_socket();
     let program = manifests.serve(&namespace, &[&flag]);
     let _listener = inside.run(|| TcpListener::bind("10.0.0.5:8080").unwrap()).unwrap();
@@ -102,9 +100,7 @@ fn packets_are_followed_and_compared_and_no_table_stays() {
     let (status, answer) = trace(TO, &[&nobody]);
     assert_eq!((status, &answer["packets"][0]["asExplained"]), (Some(5), &json!(null)), "{answer}");
 
-    let output = namespace.switchyard(&["trace", "192.0.2.1", TO, "--for=1s", &flag]).output();
-    let output = output.unwrap();
-    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert_eq!(namespace.answer(&["trace", "192.0.2.1", TO, "--for=1s", &flag]).0, Some(4));
     let mut killed = start(&namespace, &["any", TO, "--for=10m", &flag]);
     killed.kill().unwrap();
     killed.wait().unwrap();
@@ -126,8 +122,7 @@ fn datagrams_of_ipv6_are_followed_through_rules_of_iptables() {
     let flag = manifests.local_socket();
     let _program = manifests.serve(&namespace, &["--proxy-mode=iptables", &flag]);
     // A snapshot has these rules.
-    let taken = namespace.switchyard(&["snapshot", &flag]).output().unwrap();
-    let taken = String::from_utf8(taken.stdout).unwrap();
+    let (_, taken) = namespace.answer(&["snapshot", &flag]);
     assert!(taken.contains("{\"table\":\"ip6tables-nft nat\",\"text\":\":KUBE-"), "{taken}");
     let jumps =
         ["\\n-A OUTPUT -m comment", "-j KUBE-SERVICES\\n", " --to-destination [fd00::5]:5353\\n"];

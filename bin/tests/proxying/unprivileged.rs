@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Starts what follows as user 65532 without any capability, and with at most one to gain.
-const AS_USER: &str = "--reuid 65532 --regid 65532 --clear-groups --inh-caps=-all \
+pub(crate) const AS_USER: &str = "--reuid 65532 --regid 65532 --clear-groups --inh-caps=-all \
                        --bounding-set=-all,+net_admin --";
 
 /// Starts what follows as user 65532 with CAP_NET_ADMIN and nothing else, now or later.
@@ -19,10 +19,10 @@ const WITH_CAPABILITY: &str = "--reuid 65532 --regid 65532 --clear-groups --no-n
      --ambient-caps=-all,+net_admin --bounding-set=-all,+net_admin --";
 
 /// The program and a manifest of a node, for everybody to read.
-struct Place(TempDir);
+pub(crate) struct Place(TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = TempDir::new().unwrap();
         let readable = |path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         readable(directory.path());
@@ -36,7 +36,7 @@ impl Place {
         Self(directory)
     }
 
-    fn program(&self) -> PathBuf {
+    pub(crate) fn program(&self) -> PathBuf {
         self.0.path().join("switchyard")
     }
 
