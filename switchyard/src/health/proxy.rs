@@ -295,7 +295,7 @@ mod tests {
         health.synced(Timestamp::UNIX_EPOCH, now, |_| true);
         assert_eq!(health.report(now).problems, [""; 0]);
 
-        health.externally_changed();
+        health.on_event(&EngineEvent::ResyncRequested);
         assert!(health.report(now).healthy(), "a repair is under way");
         health.sync_failed();
         let report = health.report(now);
@@ -316,6 +316,9 @@ mod tests {
 
         let health = ProxyHealth::new(TIMEOUT);
         health.started(&IpFamily::ALL, Timestamp::UNIX_EPOCH);
+        health.on_event(&EngineEvent::SyncRequested);
+        let later = now + 2 * TIMEOUT;
+        assert!(health.report(now).healthy() && !health.report(later).healthy());
         health.on_event(&EngineEvent::NodeRefused(None));
         assert!(!health.report(now).healthy());
         assert_eq!(health.report(now).problems, ["the configuration does not fit the node"]);
