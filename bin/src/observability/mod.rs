@@ -4,7 +4,6 @@
 //! engine -> EngineObserver -> logs
 //!                          -> Metrics      -> /metrics            (http::metrics)
 //!                          -> ProxyHealth  -> /healthz, /livez    (http::healthz)
-//!                          -> HealthChecks -> healthCheckNodePort (http::service_health)
 //! ```
 //!
 //! The module knows no backend: counts of rules are in the reports of syncs
