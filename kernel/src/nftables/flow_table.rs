@@ -4,6 +4,7 @@ use super::{
     abi::{LIST_ELEMENT, chain, expression as e, flowtable, message, rule},
     netlink::expression::{FIRST_REGISTER, compare_by, ct_bits, ct_load, expression},
     owned::Batch,
+    ruleset::Hook,
 };
 use crate::netlink::{Error, KernelError, Socket, Writer, flags};
 
@@ -43,12 +44,10 @@ impl FlowTable {
             hook(w, None);
         });
         batch.add(message::NEW_CHAIN, flags::EXCLUSIVE, |w, table| {
-            /// `NF_INET_FORWARD`
-            const FORWARD: u32 = 2;
             w.string(chain::TABLE, table);
             w.string(chain::NAME, CHAIN);
             w.nest(chain::HOOK, |w| {
-                w.be32(chain::HOOK_NUMBER, FORWARD);
+                w.be32(chain::HOOK_NUMBER, Hook::Forward as u32);
                 w.be32(chain::HOOK_PRIORITY, LAST.cast_unsigned());
             });
             w.string(chain::TYPE, "filter");

@@ -215,11 +215,8 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
 /// Returns the place of a base chain; `None` for other chains.
 fn base(read: Attributes<'_>) -> Option<Base> {
     let hook = read.find_kind(chain::HOOK)?.nested();
-    let hook_number = hook.be32(chain::HOOK_NUMBER);
-    // `enum nf_inet_hooks`
-    let hooks = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
     Some(Base {
-        hook: hook_number.and_then(|number| hooks.get(number as usize).copied()),
+        hook: hook.be32(chain::HOOK_NUMBER).and_then(Hook::from_number),
         priority: hook.be32(chain::HOOK_PRIORITY).unwrap_or(0).cast_signed(),
         is_nat: read.text(chain::TYPE) == Some("nat"),
         drops: read.be32(chain::POLICY).is_some_and(|policy| policy != chain::POLICY_ACCEPT),

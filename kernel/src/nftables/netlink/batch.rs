@@ -10,8 +10,8 @@ use crate::{
     nftables::{
         abi::{LIST_ELEMENT, chain, data, element, message, rule, set, table},
         ruleset::{
-            BaseChain, Element, ElementData, Field, Hook, Key, OperationKind, Rule, SetData,
-            SetDef, Table, Transaction, interval,
+            BaseChain, Element, ElementData, Field, Key, OperationKind, Rule, SetData, SetDef,
+            Table, Transaction, interval,
         },
         text,
     },
@@ -276,20 +276,9 @@ fn base_chain(w: &mut Writer, table: &str, base: &BaseChain) {
     w.string(chain::TYPE, base.kind.as_str());
     w.be32(chain::POLICY, chain::POLICY_ACCEPT);
     w.nest(chain::HOOK, |w| {
-        w.be32(chain::HOOK_NUMBER, hook_number(base.hook));
+        w.be32(chain::HOOK_NUMBER, base.hook as u32);
         w.be32(chain::HOOK_PRIORITY, base.priority.cast_unsigned());
     });
-}
-
-/// `NF_INET_*`
-pub(super) fn hook_number(hook: Hook) -> u32 {
-    match hook {
-        Hook::Prerouting => 0,
-        Hook::Input => 1,
-        Hook::Forward => 2,
-        Hook::Output => 3,
-        Hook::Postrouting => 4,
-    }
 }
 
 fn named_set(w: &mut Writer, table: &str, definition: &SetDef, id: u32) {

@@ -170,7 +170,7 @@ fn base_chain(name: &ChainName, read: Attributes<'_>, hook: Attribute<'_>) -> Op
         kind: ChainKind::ALL
             .into_iter()
             .find(|kind| read.text(chain::TYPE) == Some(kind.as_str()))?,
-        hook: Hook::ALL.into_iter().find(|hook| batch::hook_number(*hook) == number)?,
+        hook: Hook::from_number(number)?,
         priority: hook.nested().be32(chain::HOOK_PRIORITY)?.cast_signed(),
     })
 }

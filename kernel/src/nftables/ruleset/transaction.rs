@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use super::{ChainName, Element, ElementDump, Key, Rule, SetDef, SetName, Table};
 
-/// The hook of a base chain.
+/// The hook of a base chain, by its number in the kernel (`enum nf_inet_hooks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// `prerouting`
@@ -23,6 +23,11 @@ impl Hook {
     /// All hooks.
     pub const ALL: [Self; 5] =
         [Self::Prerouting, Self::Input, Self::Forward, Self::Output, Self::Postrouting];
+
+    /// The hook with this number.
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|hook| *hook as u32 == number)
+    }
 }
 
 /// The type of a base chain.

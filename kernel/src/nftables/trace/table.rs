@@ -12,6 +12,7 @@ use super::super::{
         meta_set, payload,
     },
     owned::Batch,
+    ruleset::Hook,
 };
 use crate::{
     families::octets,
@@ -73,14 +74,17 @@ impl TraceTable {
         batch.add_table();
         add_set(&mut batch, flow, time);
         let [incoming, outgoing] = MARKING;
-        for (chain, hook, priority) in
-            [(incoming, 0, FIRST), (outgoing, 3, FIRST), (RECEIVED, 1, LAST), (SENT, 4, LAST)]
-        {
+        for (chain, hook, priority) in [
+            (incoming, Hook::Prerouting, FIRST),
+            (outgoing, Hook::Output, FIRST),
+            (RECEIVED, Hook::Input, LAST),
+            (SENT, Hook::Postrouting, LAST),
+        ] {
             batch.add(message::NEW_CHAIN, flags::EXCLUSIVE, |w, name| {
                 w.string(chain::TABLE, name);
                 w.string(chain::NAME, chain);
                 w.nest(chain::HOOK, |w| {
-                    w.be32(chain::HOOK_NUMBER, hook);
+                    w.be32(chain::HOOK_NUMBER, hook as u32);
                     w.be32(chain::HOOK_PRIORITY, priority.cast_unsigned());
                 });
                 w.string(chain::TYPE, "filter");
