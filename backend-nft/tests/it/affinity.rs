@@ -20,13 +20,13 @@ use switchyard_core::{
     testing::{Builder, NODE, endpoint, service, slice, until},
 };
 use switchyard_kernel::nftables::{
-    Element, ElementDump, Elements, Family, Key, OperationKind, Refusal, SetDef, Table,
-    Transaction, TransportError, Value, json::JsonTransport, testing::InterceptingTransport,
+    Element, ElementDump, Elements, Family, Key, Operation, OperationKind, SetDef, Table,
+    Transaction, Value, json::JsonTransport, testing::InterceptingTransport,
 };
 
 use crate::common::{
-    Node, clients, config, fail_if, in_namespace, netlink, nft, open, over, ruleset, run_nft,
-    start, web, web_slice,
+    Node, clients, config, fail_if, in_namespace, intercepted, netlink, nft, open, over, recorded,
+    refused, ruleset, run_nft, start, web, web_slice,
 };
 
 /// The part of names that kube-proxy, and this backend, make for the Service port.
@@ -197,7 +197,7 @@ fn clients_are_forgotten_though_the_answer_was_lost() {
     in_namespace(|| {
         let is_lost = Arc::new(AtomicBool::new(false));
         let loses = is_lost.clone();
-        let transport = InterceptingTransport::new(netlink(), move |transaction| {
+        let hook = move |transaction: &Transaction| {
             let deletes = |kind: &OperationKind| matches!(kind, OperationKind::DeleteElements(..));
             let removes = transaction.operations().iter().any(|made| deletes(&made.kind));
             if !removes || !loses.swap(false, Ordering::Relaxed) {
@@ -205,9 +205,8 @@ fn clients_are_forgotten_though_the_answer_was_lost() {
             }
             netlink().commit(transaction).expect("a commit");
             Err(switchyard_kernel::netlink::Error::NoAnswer.into())
-        });
-        let proxier = over(Box::new(transport));
-        let mut node = Node::new(config(), proxier);
+        };
+        let mut node = Node::new(config(), intercepted(hook));
         // The chain for one endpoint is there, so that one transaction is all.
         node.sync([web()[0].clone(), web_slice(&[1]), sticky(10_800), endpoints([1, 2])]);
         remember("10.0.0.2", 2, 3_000);
@@ -223,20 +222,13 @@ fn clients_are_forgotten_though_the_answer_was_lost() {
 #[test]
 fn a_refused_port_costs_no_look_at_clients_of_others() {
     in_namespace(|| {
-        let transport = InterceptingTransport::new(netlink(), |transaction| {
-            let operations = transaction.operations().iter().enumerate();
-            let refused = operations.into_iter().find_map(|(operation, made)| {
-                let OperationKind::AddElements(_, elements) = &made.kind else { return None };
-                let mut keys = elements.iter().map(|element| element.key);
-                let key = keys.find(|key| key.as_slice().starts_with(&[10, 96, 0, 9]))?;
-                let (subject, reason) = (String::new(), String::new());
-                let (element, errno) = (Some(key.into()), Some(libc::EINVAL));
-                Some(Refusal { operation, element, subject, errno, reason })
-            });
-            refused.map_or(Ok(()), |refusal| Err(TransportError::Refused(refusal, Vec::new())))
-        });
-        let proxier = over(Box::new(transport));
-        let mut node = Node::new(config(), proxier);
+        let of_frontend = |made: &Operation| {
+            let OperationKind::AddElements(_, elements) = &made.kind else { return None };
+            let mut keys = elements.iter().map(|element| element.key);
+            keys.find(|key| key.as_slice().starts_with(&[10, 96, 0, 9])).map(Some)
+        };
+        let hook = move |made: &Transaction| refused(made, libc::EINVAL, of_frontend);
+        let mut node = Node::new(config(), intercepted(hook));
         let like = |name: &str, ip: &str, endpoints: &[&str]| {
             let made = slice(name, "a").port("http", "TCP", 80);
             let add = |made: Builder, ip: &&str| made.endpoint(endpoint(ip, "elsewhere"));
@@ -323,9 +315,7 @@ fn earlier_clients_are_looked_up_for_as_long_as_they_may_be_remembered() {
 #[test]
 fn earlier_clients_are_no_longer_looked_up_after_the_node_changed_too() {
     in_namespace(|| {
-        let (transport, recorded) = InterceptingTransport::recording(netlink());
-        let proxier = over(Box::new(transport));
-        let mut node = Node::new(config(), proxier);
+        let (mut node, recorded) = recorded(config());
         let with_pods = |cidr: &str| {
             switchyard_core::testing::node(NODE, "192.168.0.1")
                 .set("spec.podCIDRs", vec![cidr])

@@ -14,7 +14,10 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     testing::{NODE, Stepped},
 };
-use switchyard_kernel::nftables::{Transport, TransportError, TransportKind};
+use switchyard_kernel::nftables::{
+    Key, Operation, Refusal, Transaction, Transport, TransportError, TransportKind,
+    testing::{InterceptingTransport, Recorded},
+};
 use switchyard_nft::{NftConfig, NftProxier};
 pub use test_netns::in_namespace;
 use test_netns::run_with;
@@ -37,9 +40,37 @@ pub fn over(transport: Box<dyn Transport>) -> NftProxier {
     NftProxier::new(NftConfig::default(), transport)
 }
 
+/// The backend, whose transactions a hook sees first.
+pub fn intercepted(
+    hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
+) -> NftProxier {
+    over(Box::new(InterceptingTransport::new(netlink(), hook)))
+}
+
+/// A node of this configuration, and what its backend commits.
+pub fn recorded(config: NodeConfig) -> (Node, Recorded) {
+    let (transport, recorded) = InterceptingTransport::recording(netlink());
+    (Node::new(config, over(Box::new(transport))), recorded)
+}
+
 /// A transport of its own.
 pub fn netlink() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
+}
+
+/// Refuses the first operation for which `find` returns something: an element, if it names one.
+pub fn refused(
+    transaction: &Transaction,
+    errno: i32,
+    find: impl Fn(&Operation) -> Option<Option<Key>>,
+) -> Result<(), TransportError> {
+    let mut operations = transaction.operations().iter().enumerate();
+    let found = operations.find_map(|(at, made)| Some((at, find(made)?)));
+    let Some((operation, element)) = found else { return Ok(()) };
+    let (subject, reason) = ("do it".to_owned(), "a test".to_owned());
+    let element = element.map(Box::new);
+    let refusal = Refusal { operation, element, subject, errno: Some(errno), reason };
+    Err(TransportError::Refused(refusal, Vec::new()))
 }
 
 /// Fails, or does not.

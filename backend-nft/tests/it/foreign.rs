@@ -25,8 +25,8 @@ use switchyard_kernel::nftables::{
 use switchyard_nft::{NftConfig, NftProxier};
 
 use crate::common::{
-    Node, Owner, config, fail_if, in_namespace, netlink, nft, open, over, ruleset, start, web,
-    web_slice,
+    Node, Owner, config, fail_if, in_namespace, intercepted, netlink, nft, open, over, ruleset,
+    start, web, web_slice,
 };
 
 /// A backend that asks before each read of a table.
@@ -104,13 +104,13 @@ fn syncs_succeed_while_others_commit_thousands_of_times_a_second() {
 fn meddling(script: &'static str) -> (NftProxier, Arc<AtomicBool>) {
     let meddles = Arc::new(AtomicBool::new(false));
     let flag = meddles.clone();
-    let transport = InterceptingTransport::new(netlink(), move |_| {
+    let proxier = intercepted(move |_| {
         if flag.swap(false, Ordering::Relaxed) {
             nft(script);
         }
         Ok(())
     });
-    (over(Box::new(transport)), meddles)
+    (proxier, meddles)
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn nothing_is_remembered_after_a_part_of_a_sync() {
     in_namespace(|| {
         let fails_at = Arc::new(AtomicUsize::new(usize::MAX));
         let countdown = fails_at.clone();
-        let transport = InterceptingTransport::new(netlink(), move |_| {
+        let proxier = intercepted(move |_| {
             let left = countdown.load(Ordering::Relaxed);
             if left == usize::MAX {
                 return Ok(());
@@ -166,7 +166,6 @@ fn nothing_is_remembered_after_a_part_of_a_sync() {
             countdown.store(left.checked_sub(1).unwrap_or(usize::MAX), Ordering::Relaxed);
             fail_if(left == 0)
         });
-        let proxier = over(Box::new(transport));
         let mut node = Node::new(config(), proxier);
         node.sync(web());
         // The first of three transactions makes `lb/2`; the second is refused.
@@ -218,11 +217,10 @@ fn a_table_that_cannot_be_woken_costs_its_family_alone() {
         nft("add table ip kube-proxy { flags dormant; }");
         let refuses = Arc::new(AtomicBool::new(true));
         let flag = refuses.clone();
-        let transport = InterceptingTransport::new(netlink(), move |transaction| {
+        let proxier = intercepted(move |transaction| {
             let is_wake = |it: &Operation| matches!(it.kind, OperationKind::WakeTable);
             fail_if(flag.load(Ordering::Relaxed) && transaction.operations().iter().any(is_wake))
         });
-        let proxier = over(Box::new(transport));
         costs_its_family(Family::Ip, proxier, || refuses.store(false, Ordering::Relaxed));
     });
 }

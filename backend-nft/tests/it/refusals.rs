@@ -12,37 +12,20 @@ use switchyard_core::{
     testing::{ManyServices, endpoint, service, slice, until},
 };
 use switchyard_kernel::nftables::{
-    ElementData, Family, Key, OperationKind, Refusal, Transaction, TransportError, Verdict,
+    ElementData, Family, Key, Operation, OperationKind, Transaction, TransportError, Verdict,
     testing::InterceptingTransport,
 };
 
-use crate::common::{Node, config, in_namespace, netlink, nft, over, start, web, web_slice};
+use crate::common::{
+    Node, config, in_namespace, intercepted, netlink, nft, over, refused, start, web, web_slice,
+};
 
-/// A node whose transactions a hook sees first.
-fn intercepted(
-    hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
-) -> Node {
-    let netlink = netlink();
-    let transport = InterceptingTransport::new(netlink, hook);
-    Node::new(config(), over(Box::new(transport)))
-}
-
-/// The refusal of the first operation of a kind.
-fn refused(
-    transaction: &Transaction,
-    errno: i32,
-    is_meant: impl Fn(Family, &OperationKind) -> bool,
-) -> Option<TransportError> {
-    let mut operations = transaction.operations().iter();
-    let operation =
-        operations.position(|operation| is_meant(operation.table.family, &operation.kind))?;
-    let element = match &transaction.operations()[operation].kind {
-        OperationKind::AddElements(_, elements) => Some(Box::new(elements[0].key)),
+/// The first element of an operation that adds some.
+fn of_service(made: &Operation) -> Option<Option<Key>> {
+    match &made.kind {
+        OperationKind::AddElements(_, elements) => Some(Some(elements[0].key)),
         _ => None,
-    };
-    let (subject, reason) = ("do it".to_owned(), "a test".to_owned());
-    let refusal = Refusal { operation, element, subject, errno: Some(errno), reason };
-    Some(TransportError::Refused(refusal, Vec::new()))
+    }
 }
 
 /// Slots are known by the beginning of their keys, and elements of own sets by their set.
@@ -63,34 +46,23 @@ fn a_service_is_left_out_whichever_of_its_objects_is_refused() {
                         .apply(),
                 ]
             });
-            let mut node = intercepted(move |transaction| {
-                let mut operations = transaction.operations().iter().enumerate();
-                let refusal = operations.find_map(|(operation, made)| {
-                    let element = match &made.kind {
-                        OperationKind::AddElements(to, elements)
-                            if to.name.as_str().starts_with(set) =>
-                        {
-                            let is_of = |key: &Key| {
-                                let key = key.as_slice();
-                                key.starts_with(&[10, 96, 0, 2])
-                                    || key.starts_with(&[10, 244, 0, 2])
-                            };
-                            Some(elements.iter().map(|element| element.key).find(is_of)?.into())
-                        }
-                        OperationKind::AddSet(made)
-                            if set == "clients-"
-                                && made.name.as_str().starts_with(set)
-                                && made.name.as_str().contains("/s2/") =>
-                        {
-                            None
-                        }
-                        _ => return None,
+            let of_set = move |made: &Operation| match &made.kind {
+                OperationKind::AddElements(to, elements) if to.name.as_str().starts_with(set) => {
+                    let is_of = |key: &Key| {
+                        let key = key.as_slice();
+                        key.starts_with(&[10, 96, 0, 2]) || key.starts_with(&[10, 244, 0, 2])
                     };
-                    let (subject, reason) = (String::new(), String::new());
-                    Some(Refusal { operation, element, subject, errno: Some(libc::EINVAL), reason })
-                });
-                refusal.map_or(Ok(()), |refusal| Err(TransportError::Refused(refusal, Vec::new())))
-            });
+                    elements.iter().map(|element| element.key).find(is_of).map(Some)
+                }
+                OperationKind::AddSet(made) => {
+                    let name = made.name.as_str();
+                    let is_map = set == "clients-" && name.starts_with(set);
+                    (is_map && name.contains("/s2/")).then_some(None)
+                }
+                _ => None,
+            };
+            let hook = move |made: &Transaction| refused(made, libc::EINVAL, of_set);
+            let mut node = Node::new(config(), intercepted(hook));
             let report = node.sync(events.into_iter().flatten());
             let skipped: Vec<String> =
                 report.degraded.iter().map(|skipped| skipped.port.name.to_string()).collect();
@@ -105,22 +77,16 @@ fn no_service_is_left_out_for_what_another_program_changes() {
     in_namespace(|| {
         let left = Arc::new(AtomicUsize::new(0));
         let attempts = left.clone();
-        let mut node = intercepted(move |transaction| match attempts.load(Ordering::Relaxed) {
+        let hook = move |transaction: &Transaction| match attempts.load(Ordering::Relaxed) {
             0 => Ok(()),
-            1 => {
-                let is_of_service =
-                    |_, kind: &OperationKind| matches!(kind, OperationKind::AddElements(..));
-                let refused = refused(transaction, libc::EEXIST, is_of_service);
-                refused.map_or(Ok(()), |error| {
-                    attempts.store(0, Ordering::Relaxed);
-                    Err(error)
-                })
-            }
+            1 => refused(transaction, libc::EEXIST, of_service)
+                .inspect_err(|_| attempts.store(0, Ordering::Relaxed)),
             left => {
                 attempts.store(left - 1, Ordering::Relaxed);
                 Err(TransportError::Conflict)
             }
-        });
+        };
+        let mut node = Node::new(config(), intercepted(hook));
         node.sync(web());
         node.apply([web_slice(&[1, 2])]);
         node.tracker.request_resync();
@@ -144,12 +110,11 @@ fn a_report_outlives_a_refusal() {
     in_namespace(|| {
         let errnos = Arc::new(Mutex::new(Vec::new()));
         let left = errnos.clone();
-        let mut node = intercepted(move |transaction| {
-            let is_of_service =
-                |_, kind: &OperationKind| matches!(kind, OperationKind::AddElements(..));
+        let hook = move |transaction: &Transaction| {
             let errno = left.lock().expect("no panic").pop();
-            errno.and_then(|it| refused(transaction, it, is_of_service)).map_or(Ok(()), Err)
-        });
+            errno.map_or(Ok(()), |errno| refused(transaction, errno, of_service))
+        };
+        let mut node = Node::new(config(), intercepted(hook));
         node.sync(web());
         let mut monitor = node.proxier.monitor().expect("the kernel notifies");
         let services = || nft("list chain ip kube-proxy services");
@@ -192,13 +157,15 @@ fn clients_of_a_family_that_was_left_out_are_forgotten() {
         nft("flush chain ip6 kube-proxy filter-input");
         let refuses = Arc::new(AtomicBool::new(true));
         let flag = refuses.clone();
-        let mut node = intercepted(move |transaction| {
-            let is_meant = |family, kind: &OperationKind| {
-                family == Family::Ip6 && matches!(kind, OperationKind::AddRule(..))
-            };
-            let refused = refused(transaction, libc::EINVAL, is_meant);
-            refused.filter(|_| flag.load(Ordering::Relaxed)).map_or(Ok(()), Err)
-        });
+        let is_meant = |made: &Operation| {
+            let is_rule = matches!(made.kind, OperationKind::AddRule(..));
+            (made.table.family == Family::Ip6 && is_rule).then_some(None)
+        };
+        let hook = move |transaction: &Transaction| match flag.load(Ordering::Relaxed) {
+            true => refused(transaction, libc::EINVAL, is_meant),
+            false => Ok(()),
+        };
+        let mut node = Node::new(config(), intercepted(hook));
         node.sync([sticky, endpoints]);
         assert!(list().contains("fd00::1 "), "the family is left as it is: {}", list());
         refuses.store(false, Ordering::Relaxed);
@@ -214,8 +181,7 @@ fn many_services_are_left_out_at_once() {
         let many = ManyServices { services: 900, endpoints: 2 };
         let attempts = Arc::new(AtomicUsize::new(0));
         let count = attempts.clone();
-        let netlink = netlink();
-        let transport = InterceptingTransport::altering(netlink, move |transaction| {
+        let transport = InterceptingTransport::altering(netlink(), move |transaction| {
             count.fetch_add(1, Ordering::Relaxed);
             for operation in transaction.operations_mut() {
                 let OperationKind::AddElements(_, elements) = &mut operation.kind else { continue };

@@ -7,10 +7,10 @@ use switchyard_core::{
     objects::Event,
     testing::{endpoint, service, slice},
 };
-use switchyard_kernel::nftables::{json::JsonTransport, testing::InterceptingTransport};
+use switchyard_kernel::nftables::json::JsonTransport;
 
 use crate::common::{
-    Node, config, in_namespace, netlink, nft, open, over, ruleset, run_nft, start,
+    Node, config, in_namespace, netlink, nft, open, over, recorded, ruleset, run_nft, start,
 };
 
 const ADDRESS: &str = "198.51.100.1";
@@ -171,10 +171,7 @@ fn few_ranges_become_many_and_few_again() {
 #[test]
 fn a_set_is_filled_before_it_is_used_and_goes_after() {
     in_namespace(|| {
-        let inner = netlink();
-        let (recording, recorded) = InterceptingTransport::recording(inner);
-        let proxier = over(Box::new(recording));
-        let mut node = Node::new(config(), proxier);
+        let (mut node, recorded) = recorded(config());
         node.sync(guarded(&[]));
         recorded.take();
         node.sync(guarded(&["10.0.0.0/8"]));

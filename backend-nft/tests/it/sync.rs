@@ -7,9 +7,8 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodePortAddressConfig},
     testing::{NODE, endpoint, node, service, service_cidr, slice},
 };
-use switchyard_kernel::nftables::testing::InterceptingTransport;
 
-use crate::common::{config, in_namespace, netlink, nft, over, ruleset, start, web, web_slice};
+use crate::common::{config, in_namespace, nft, recorded, ruleset, start, web, web_slice};
 
 #[test]
 fn a_sync_sends_what_changed_and_no_more() {
@@ -138,10 +137,7 @@ fn unused_chains_are_deleted_soon() {
 #[test]
 fn chains_without_use_go_when_the_table_is_compared() {
     in_namespace(|| {
-        let mut proxy = start(config());
-        let inner = netlink();
-        let (recording, recorded) = InterceptingTransport::recording(inner);
-        proxy.proxier = over(Box::new(recording));
+        let (mut proxy, recorded) = recorded(config());
         proxy.sync(web());
         proxy.sync([web_slice(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])]);
         recorded.take();
@@ -161,10 +157,7 @@ fn chains_without_use_go_when_the_table_is_compared() {
 #[test]
 fn cluster_ips_with_few_endpoints_need_no_verdict() {
     in_namespace(|| {
-        let mut proxy = start(config());
-        let inner = netlink();
-        let (recording, recorded) = InterceptingTransport::recording(inner);
-        proxy.proxier = over(Box::new(recording));
+        let (mut proxy, recorded) = recorded(config());
         let eight = &[1, 2, 3, 4, 5, 6, 7, 8];
         proxy.sync(web());
         for (endpoints, to) in [

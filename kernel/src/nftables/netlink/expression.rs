@@ -98,11 +98,7 @@ pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
         }
         Statement::DnatToItself => {
             payload_address(w, family, Side::Destination, None, FIRST_REGISTER);
-            expression(w, "nat", |w| {
-                w.be32(e::NAT_TYPE, e::NAT_DNAT);
-                w.be32(e::NAT_FAMILY, family.number().into());
-                w.be32(e::NAT_ADDR_MIN, FIRST_REGISTER);
-            });
+            dnat(w, family, None);
         }
         Statement::Masquerade => {
             expression(w, "masq", |w| w.be32(e::MASQ_FLAGS, e::NAT_FULLY_RANDOM));
@@ -406,11 +402,17 @@ pub(in crate::nftables) fn immediate(
 fn dnat_by_map(w: &mut Writer, family: Family, map: &str) {
     lookup(w, map, Some(FIRST_REGISTER));
     // The port follows the address in the map's data.
-    let port = register(family.address_field().padded_width());
+    dnat(w, family, Some(register(family.address_field().padded_width())));
+}
+
+/// Translates the destination to the address in the first register, and the port in this one.
+fn dnat(w: &mut Writer, family: Family, port: Option<u32>) {
     expression(w, "nat", |w| {
         w.be32(e::NAT_TYPE, e::NAT_DNAT);
         w.be32(e::NAT_FAMILY, family.number().into());
         w.be32(e::NAT_ADDR_MIN, FIRST_REGISTER);
-        w.be32(e::NAT_PROTO_MIN, port);
+        if let Some(port) = port {
+            w.be32(e::NAT_PROTO_MIN, port);
+        }
     });
 }

@@ -49,9 +49,7 @@ fn each_statement_is_the_same_by_json_and_by_netlink() {
         in_namespace(|| {
             let Some((nft, mut json)) = trixie() else { return };
             for (chain, rule) in support::rules(family) {
-                let mut transaction = Transaction::new();
-                support::add_table(&mut transaction, &table(family));
-                transaction.add_rule(&table(family), chain, rule.clone());
+                let transaction = support::with_rule(family, chain, &rule);
                 support::netlink().commit(&transaction).unwrap();
                 let by_netlink = nft.list();
                 nft.flush();
@@ -79,9 +77,7 @@ fn the_program_loads_the_documents_that_it_is_said_to_load() {
         in_namespace(|| {
             let Some(nft) = Nft::trixie() else { return };
             for (chain, rule) in support::rules(family) {
-                let mut transaction = Transaction::new();
-                support::add_table(&mut transaction, &table(family));
-                transaction.add_rule(&table(family), chain, rule.clone());
+                let transaction = support::with_rule(family, chain, &rule);
                 let document = Document(&transaction);
                 let loaded = nft.try_run(&["-j", "-f", "-"], &document.to_string());
                 assert_eq!(loaded.is_ok(), document.nft_loads(), "{}", rule.display(family));

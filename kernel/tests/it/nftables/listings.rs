@@ -32,9 +32,7 @@ fn each_statement_is_listed_as_its_text_is() {
     for family in Family::ALL {
         in_namespace(|| {
             for (chain, rule) in support::rules(family) {
-                let mut transaction = Transaction::new();
-                support::add_table(&mut transaction, &table(family));
-                transaction.add_rule(&table(family), chain, rule.clone());
+                let transaction = support::with_rule(family, chain, &rule);
                 support::netlink().commit(&transaction).unwrap();
                 let by_netlink = (nft.list(), bytecode(&nft));
                 nft.flush();

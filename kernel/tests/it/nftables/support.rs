@@ -226,6 +226,14 @@ pub fn add_table(transaction: &mut Transaction, table: &Table) -> Sets {
     sets
 }
 
+/// A table with sets and chains, and one rule.
+pub fn with_rule(family: Family, chain: &str, rule: &Rule) -> Transaction {
+    let mut transaction = Transaction::new();
+    add_table(&mut transaction, &table(family));
+    transaction.add_rule(&table(family), chain, rule.clone());
+    transaction
+}
+
 /// Adds elements to all sets but the dynamic set.
 pub fn add_elements(transaction: &mut Transaction, table: &Table, sets: &Sets) {
     let family = table.family;
