@@ -167,6 +167,23 @@ impl Waiting {
         })
     }
 
+    /// Notes the addresses on which node ports are served now, in programmed families. Returns the
+    /// families in which those are others than before.
+    pub(crate) fn serve_node_ports(
+        &mut self,
+        node_ports: &PerFamily<NodePortAddresses>,
+        is_programmed: impl Fn(IpFamily) -> bool,
+    ) -> PerFamily<bool> {
+        PerFamily::from_fn(|family| {
+            let (before, after) = (self.node_ports.get_mut(family), node_ports.get(family));
+            let is_moved = is_programmed(family) && before != after;
+            if is_moved {
+                before.clone_from(after);
+            }
+            is_moved
+        })
+    }
+
     /// Notes that a Service port has changed whose family is left out.
     pub(crate) fn leave_out(&mut self, before: &Arc<ResolvedServicePort>) {
         if self.left_out.len() < MOST_WAITING {

@@ -16,11 +16,10 @@ use crate::conntrack::{
 };
 
 /// Queues the frontends that may have stale flows after a sync. After a first sync, and if the
-/// kernel did not hold what was synced before, those are all frontends. What changes in a family
-/// that the sync leaves out is queued when a sync programs the family: until then, packets make the
-/// same flows again.
+/// kernel did not hold what was synced before, those are all frontends; if other addresses serve
+/// node ports, all node ports. What changes in a family that the sync leaves out is queued when a
+/// sync programs the family: until then, packets make the same flows again.
 pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
-    let is_first = change.before().is_none();
     let (changed, left_out): (Vec<_>, Vec<_>) = change
         .ports()
         .filter(|port| Group::from_port(port.id).is_some())
@@ -33,12 +32,10 @@ pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
     }
     let taken_back = waiting.take_back(|family| change.programs(family));
     let all = waiting.take_doubt(|family| change.programs(family));
-    let is_quiet = changed.is_empty() && taken_back.is_empty() && all == PerFamily::default();
-    if is_quiet && !is_first && !change.node_changed() {
+    let none = PerFamily::default();
+    let moved = waiting.serve_node_ports(&change.after().node.node_ports, |f| change.programs(f));
+    if changed.is_empty() && taken_back.is_empty() && all == none && moved == none {
         return;
-    }
-    if is_first || change.node_changed() {
-        waiting.node_ports.clone_from(&change.after().node.node_ports);
     }
     // First all removals, so that a frontend that moved to another Service port counts as added.
     for before in &taken_back {
@@ -54,10 +51,13 @@ pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
             queue_present(after, port.before.map(Arc::as_ref), &mut waiting);
         }
     }
-    if all != PerFamily::default() {
-        let ports = change.after().service_ports.values();
-        for port in ports.filter(|port| *all.get(port.id.family)) {
-            queue_present(port, None, &mut waiting);
+    if all != none || moved != none {
+        for port in change.after().service_ports.values() {
+            if *all.get(port.id.family) {
+                queue_present(port, None, &mut waiting);
+            } else if *moved.get(port.id.family) {
+                queue_node_ports(port, &mut waiting);
+            }
         }
     }
     drop(waiting);
@@ -93,6 +93,15 @@ fn queue_present(
     for at in new.frontends.iter().map(Listener::from_frontend) {
         let needed = all || old.is_none_or(|old| !has_listener(old, at));
         waiting.lane(group).has(at, new, needed);
+    }
+}
+
+/// Queues the node ports of `port`.
+fn queue_node_ports(port: &Arc<ResolvedServicePort>, waiting: &mut Waiting) {
+    let Some(group) = Group::from_port(&port.id) else { return };
+    let listeners = port.frontends.iter().map(Listener::from_frontend);
+    for at in listeners.filter(|at| at.ip.is_none()) {
+        waiting.lane(group).has(at, port, true);
     }
 }
 

@@ -1,6 +1,9 @@
 //! Frontends come, go and move.
 
-use switchyard_core::testing::{Builder, endpoint, service, slice};
+use switchyard_core::{
+    config::{NodeConfig, NodePortAddressConfig},
+    testing::{Builder, NODE, endpoint, node, service, slice},
+};
 
 use super::{
     support::{Cluster, deleted, dns, in_namespace, slice6},
@@ -134,6 +137,26 @@ fn a_node_port_moves() {
             udp(CLIENT, "192.0.2.1:30054", "192.0.2.1:30054"),
         ]);
         assert_eq!(deleted(&cluster.apply([&node_port(30054)])), 2);
+        assert_entries(&kept);
+    });
+}
+
+#[test]
+fn an_address_that_serves_node_ports_from_now_on_ends_flows_that_nobody_redirected() {
+    in_namespace(|| {
+        let mut config = NodeConfig::new(NODE);
+        config.node_port_addresses = vec![NodePortAddressConfig::Primary];
+        let mut cluster = Cluster::of(config);
+        cluster.apply([&node_port(30053), &pod(), &node(NODE, "192.0.2.2")]);
+        let stale = udp(CLIENT, "192.0.2.1:30053", "192.0.2.1:30053");
+        let kept = [
+            udp("198.51.100.9:40001", "192.0.2.1:30053", POD),
+            udp(CLIENT, "192.0.2.1:30054", "192.0.2.1:30054"),
+            udp(CLIENT, "10.0.0.10:53", "10.0.0.10:53"),
+        ];
+        add(&kept);
+        add(&[stale]);
+        assert_eq!(deleted(&cluster.apply([&node(NODE, "192.0.2.1")])), 1);
         assert_entries(&kept);
     });
 }

@@ -38,13 +38,18 @@ pub struct Cluster {
 impl Cluster {
     /// Starts the reconciler in this thread's namespace. Nothing was synced yet.
     pub fn new() -> Self {
+        Self::of(NodeConfig::new(NODE))
+    }
+
+    /// The same on a node with this configuration.
+    pub fn of(config: NodeConfig) -> Self {
         let (sender, reports) = mpsc::channel();
         let report = move |report| {
             // No one listens any more when a test is over.
             let _ = sender.send(report);
         };
         let reconciler = Reconciler::start(report).unwrap();
-        Self { tracker: Tracker::new(NodeConfig::new(NODE)), reconciler, reports }
+        Self { tracker: Tracker::new(config), reconciler, reports }
     }
 
     /// With these objects, synced when there was no entry yet.
