@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use switchyard_core::{model::Protocol, state::NodePortAddresses};
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
         worker::Tally,
     },
     netlink::{Error, Socket, Writer, flags},
-    route::addresses,
+    route::{addresses, local_networks},
 };
 
 /// The most ports that are requested one by one; for more, the whole protocol is requested. The
@@ -42,10 +43,13 @@ pub(crate) struct Table {
 impl Table {
     /// Opens the table of the calling thread's network namespace.
     pub(crate) fn open() -> Result<Self, Error> {
+        let route = Socket::open(libc::NETLINK_ROUTE)?;
+        // Without, lists of routes are whole.
+        let _ = route.check_strictly();
         Ok(Self {
             asking: Socket::open(libc::NETLINK_NETFILTER)?,
             deleting: Socket::open(libc::NETLINK_NETFILTER)?,
-            route: Socket::open(libc::NETLINK_ROUTE)?,
+            route,
         })
     }
 
@@ -115,6 +119,8 @@ impl Table {
 struct Node {
     /// The node's addresses; empty if they do not matter.
     addresses: BTreeSet<IpAddr>,
+    /// The networks whose addresses are local without being an interface's.
+    networks: Vec<IpNet>,
     served: NodePortAddresses,
 }
 
@@ -124,13 +130,19 @@ impl Node {
             return Ok(Self::default());
         }
         let served = queue.lock().node_ports.get(group.family).clone();
-        Ok(Self { addresses: addresses(route, 0, |_, _| true)?, served })
+        let addresses = addresses(route, 0, |_, _| true)?;
+        let mut networks = local_networks(route, group.family)?;
+        networks.retain(|net| {
+            net.prefix_len() < net.max_prefix_len() || !addresses.contains(&net.addr())
+        });
+        Ok(Self { addresses, networks, served })
     }
 
     /// Whether `ip` is an address of the node. All loopback addresses are, though an interface has
     /// one of them.
     fn is_address(&self, ip: IpAddr) -> bool {
-        self.addresses.contains(&ip) || ip.is_loopback()
+        let is_routed = || self.networks.iter().any(|net| net.contains(&ip));
+        self.addresses.contains(&ip) || ip.is_loopback() || is_routed()
     }
 
     fn is_served(&self, ip: IpAddr) -> bool {

@@ -12,7 +12,7 @@ mod local_delivery;
 mod next_hop;
 
 #[cfg(feature = "conntrack")]
-pub(crate) use self::list::addresses;
+pub(crate) use self::list::{addresses, local_networks};
 pub use self::{
     announcements::{AddressAnnouncements, SharedAddresses},
     bridge::{Bridge, bridges_of_veths},

@@ -4,6 +4,7 @@ use switchyard_core::{
     config::{NodeConfig, NodePortAddressConfig},
     testing::{Builder, NODE, endpoint, node, service, slice},
 };
+use test_netns::run;
 
 use super::{
     support::{Cluster, deleted, dns, in_namespace, slice6},
@@ -162,6 +163,23 @@ fn an_address_that_serves_node_ports_from_now_on_ends_flows_that_nobody_redirect
 }
 
 #[test]
+fn a_node_port_at_an_address_that_is_local_by_a_route() {
+    in_namespace(|| {
+        run("ip route add local 203.0.113.7 dev lo");
+        run("ip route add local 203.0.113.128/25 dev lo");
+        let mut cluster = Cluster::with([&node_port(30053), &pod()]);
+        let remote = udp(CLIENT, "203.0.113.8:30053", POD);
+        add(&[
+            remote,
+            udp(CLIENT, "203.0.113.7:30053", POD),
+            udp(CLIENT, "203.0.113.200:30053", POD),
+        ]);
+        assert_eq!(deleted(&cluster.delete([&pod()])), 2);
+        assert_entries(&[remote]);
+    });
+}
+
+#[test]
 fn a_node_port_of_ipv6() {
     in_namespace(|| {
         let service = service("dns", "fd00::10")
@@ -173,9 +191,14 @@ fn a_node_port_of_ipv6() {
         let mut cluster = Cluster::with([&service, &one]);
         let client = "[2001:db8:9::9]:40000";
         let remote = udp(client, "[2001:db8:1::1]:30053", "[fd01::1]:5353");
-        add(&[remote, udp(client, "[2001:db8::1]:30053", "[fd01::1]:5353")]);
+        run("ip -6 route add local 2001:db8:2::/64 dev lo");
+        add(&[
+            remote,
+            udp(client, "[2001:db8::1]:30053", "[fd01::1]:5353"),
+            udp(client, "[2001:db8:2::7]:30053", "[fd01::1]:5353"),
+        ]);
         let two = slice.endpoint(endpoint("fd01::2", "node-1"));
-        assert_eq!(deleted(&cluster.apply([&two])), 1);
+        assert_eq!(deleted(&cluster.apply([&two])), 2);
         assert_entries(&[remote]);
     });
 }
