@@ -6,6 +6,8 @@ use tempfile::TempDir;
 
 use super::deploy::deploy;
 
+/// A pod that is not being deleted, as kubectl prints it: with a blank before the time it lacks.
+const POD: &str = "kube-system switchyard-x7 \n";
 /// Notes its arguments, one a line, and answers with the file `pods`.
 const KUBECTL: &str = r#"#!/bin/sh
 for argument; do printf '%s\n' "$argument"; done >"$STUB/$1"
@@ -37,7 +39,8 @@ fn plugin(pods: &str, arguments: &[&str]) -> (i32, String, [Vec<String>; 2]) {
 
 #[test]
 fn the_plugin_passes_arguments_and_status_through() {
-    let pods = "kube-system switchyard-x7\n";
+    let ending = "kube-system switchyard-w6 2026-01-01T00:00:00Z\n";
+    let pods = &[ending, POD].concat();
     let asked = ["explain", "10.0.0.1 -> 10.96.0.1:80", "", "--node", "node-1", "-o", "json"];
     let (status, text, [get, exec]) = plugin(pods, &asked);
     assert_eq!((status, text.as_str()), (5, "an answer\n"));
@@ -57,14 +60,13 @@ fn the_plugin_passes_arguments_and_status_through() {
 
 #[test]
 fn the_plugin_runs_nothing_else() {
-    let pods = "kube-system switchyard-x7\n";
     let no_pod = "no pod with app.kubernetes.io/name=switchyard runs on the node node-1\n";
     for (pods, arguments, expected) in [
         ("", &["doctor", "--node", "node-1"][..], no_pod),
-        (pods, &["doctor"], "usage: "),
-        (pods, &["doctor", "--node"], "usage: "),
-        (pods, &["--cleanup", "--node", "node-1"], "usage: "),
-        (pods, &[], "usage: "),
+        (POD, &["doctor"], "usage: "),
+        (POD, &["doctor", "--node"], "usage: "),
+        (POD, &["--cleanup", "--node", "node-1"], "usage: "),
+        (POD, &[], "usage: "),
     ] {
         let (status, text, [_, exec]) = plugin(pods, arguments);
         assert!(
