@@ -42,11 +42,10 @@ pub fn arbitrary_telling() -> impl Strategy<Value = Telling> {
     ]
 }
 
-/// A process: its runner, and what it was told.
+/// A process, by its runner.
 pub struct Process {
     inputs: mpsc::Sender<Input>,
     runner: JoinHandle<()>,
-    told: Vec<Event>,
     profile: Profile,
 }
 
@@ -67,7 +66,7 @@ impl Process {
         let runner = tokio::spawn(async move {
             runner.run(received, std::future::pending()).await;
         });
-        let mut process = Self { inputs, runner, told: Vec::new(), profile };
+        let process = Self { inputs, runner, profile };
         process.send(Input::InterfaceAddresses(addresses.into_iter().collect())).await;
         for kind in Kind::ALL {
             process.tell(list(kind, known)).await;
@@ -80,13 +79,12 @@ impl Process {
         let _ = self.inputs.send(input).await;
     }
 
-    async fn tell(&mut self, event: Event) {
-        self.told.push(event.clone());
+    async fn tell(&self, event: Event) {
         self.send(Input::Event(event)).await;
     }
 
     /// Has the source do something. `sent` are all events of the source, to whichever process.
-    pub async fn play(&mut self, telling: Telling, sent: &mut Vec<Event>) {
+    pub async fn play(&self, telling: Telling, sent: &mut Vec<Event>) {
         match telling {
             Telling::Event(event) => {
                 sent.push((*event).clone());
@@ -109,18 +107,19 @@ impl Process {
     }
 
     /// Asserts that a state is what a process resolves that was told nothing but what is left of
-    /// what this one was told.
+    /// what was `sent`.
     #[track_caller]
     pub fn assert_knows(
         &self,
         synced: &State,
+        sent: &[Event],
         config: &NodeConfig,
         addresses: impl IntoIterator<Item = IpAddr>,
     ) {
         let mut tracker = Tracker::new(config.clone());
         tracker.set_capabilities(self.profile.capabilities, self.profile.mode);
         tracker.set_interface_addresses(addresses);
-        for object in final_objects(&self.told) {
+        for object in final_objects(sent) {
             tracker.apply(Event::Apply(object));
         }
         tracker.resolve();

@@ -149,7 +149,7 @@ async fn live(config: NodeConfig, steps: Vec<Step>) -> BTreeSet<&'static str> {
     assert!(!process.is_over(), "the runner has ended");
     judge.assert_right();
     let last = judge.reports().synced.clone().expect("a sync");
-    process.assert_knows(&last, &config, local_addresses());
+    process.assert_knows(&last, &sent, &config, local_addresses());
     assert_as_afresh(&lock(&world).tables, &last);
     // Nothing waits, and nothing is written or read for nothing.
     lock(&world).written = None;
