@@ -385,13 +385,18 @@ impl Tracker {
         services.iter().for_each(|service| self.update_health_check(service));
     }
 
+    /// Counts the endpoints of the Services of these ports, once for each Service.
+    fn update_health_checks_of(&mut self, ports: &[ServicePortId]) {
+        let services: BTreeSet<_> = ports.iter().map(|id| &id.name.service).collect();
+        services.into_iter().for_each(|service| self.update_health_check(service));
+    }
+
     /// Leaves out what is tried of a family, as due as before.
     pub(crate) fn put_off_tried(&mut self, family: IpFamily, now: Instant) {
         let tried = self.withheld.tried.iter().filter(|id| id.family == family);
-        for id in tried.cloned().collect::<Vec<_>>() {
-            self.leave_out(&id, None, now);
-            self.update_health_check(&id.name.service);
-        }
+        let tried: Vec<_> = tried.cloned().collect();
+        tried.iter().for_each(|id| _ = self.leave_out(id, None, now));
+        self.update_health_checks_of(&tried);
     }
 
     /// Has families that are left out tried again now, if that was not hastened just before:
@@ -431,7 +436,7 @@ impl Tracker {
                 self.update_health_checks();
             }
         }
-        let mut services = BTreeSet::new();
+        let mut tried = Vec::new();
         while let Some((due, family)) = self.withheld.next_port()
             && due <= now
             && let Some((_, id)) = self.withheld.waiting.get_mut(family).pop_first()
@@ -440,13 +445,11 @@ impl Tracker {
             let Some((_, value)) = waits else { continue };
             let before = self.state.service_ports.insert(id.clone(), value);
             self.unsynced.note_port(id.clone(), before);
-            services.insert(id.name.service.clone());
+            tried.push(id.clone());
             self.withheld.tried.insert(id);
             self.withheld.tried_at = Some(now);
         }
-        for service in &services {
-            self.update_health_check(service);
-        }
+        self.update_health_checks_of(&tried);
     }
 
     /// Notes that a sync has failed, for a reason that names no part. What was tried may be the
@@ -461,11 +464,12 @@ impl Tracker {
                 self.leave_out_family(family, &reason, now);
             }
         }
-        for id in self.withheld.tried.iter().cloned().collect::<Vec<_>>() {
-            let reason = self.withheld.ports.get(&id).map(|refused| refused.reason.clone());
-            self.leave_out(&id, reason.as_deref(), now);
-            self.update_health_check(&id.name.service);
+        let tried: Vec<_> = self.withheld.tried.iter().cloned().collect();
+        for id in &tried {
+            let reason = self.withheld.ports.get(id).map(|refused| refused.reason.clone());
+            self.leave_out(id, reason.as_deref(), now);
         }
+        self.update_health_checks_of(&tried);
         self.withheld.pause(now);
     }
 
