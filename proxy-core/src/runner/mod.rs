@@ -457,8 +457,8 @@ impl Runner {
         };
         let now = Instant::now();
         let duration = now - start;
-        if tries && is_refused {
-            self.tracker.tried_for(duration, now.into_std());
+        if is_refused {
+            self.tracker.tried_for(start.into_std(), now.into_std(), tries);
         }
         let change = self.tracker.transition();
         let is_part = !self.lists.is_empty();

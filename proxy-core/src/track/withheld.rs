@@ -30,10 +30,13 @@ const MOST_TRIED: usize = 8;
 const PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause, unless syncs take long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The pause is at least so many times as long as a sync that tried Service ports in vain: where
-/// syncs take seconds, everything else would wait for them all the time.
+/// The pause is at least so many times as long as a sync that tried Service ports or a family in
+/// vain: where syncs take seconds, everything else would wait for them all the time.
 #[cfg(feature = "runner")]
 const PAUSE_SHARE: u32 = 9;
+/// The longest pause of a family because attempts take long.
+#[cfg(feature = "runner")]
+const LONGEST_FAMILY_PAUSE: Duration = Duration::from_secs(1800);
 
 /// The refused parts of the state.
 #[derive(Debug)]
@@ -76,6 +79,8 @@ struct RefusedFamily {
     /// The Services that had endpoints on this node when the family was programmed last.
     served: HashSet<ServiceName>,
     failures: u32,
+    /// The time of the last refusal.
+    refused_at: Instant,
     /// The time at which the family is tried again; `None` while it is tried.
     due: Option<Instant>,
     /// The time at which the family is tried again unless that is hastened.
@@ -100,7 +105,8 @@ impl RefusedFamily {
             None => (None, served()),
         };
         let reported = reported(known, reason);
-        Self { reported, served, failures, due: Some(unhastened), unhastened, hastened_from }
+        let (refused_at, due) = (now, Some(unhastened));
+        Self { reported, served, failures, refused_at, due, unhastened, hastened_from }
     }
 }
 
@@ -417,11 +423,23 @@ impl Tracker {
         !self.withheld.tried.is_empty()
     }
 
-    /// Notes how long a sync took that tried Service ports, of which some were refused again.
+    /// Notes when a sync began and ended in which something was refused, and whether it tried
+    /// Service ports that were refused before.
     #[cfg(feature = "runner")]
-    pub(crate) fn tried_for(&mut self, took: Duration, ended: Instant) {
-        let until = ended + took.saturating_mul(PAUSE_SHARE);
-        self.withheld.not_before = self.withheld.not_before.max(Some(until));
+    pub(crate) fn tried_for(&mut self, begun: Instant, ended: Instant, has_ports: bool) {
+        let pause = (ended - begun).saturating_mul(PAUSE_SHARE);
+        if has_ports {
+            self.withheld.not_before = self.withheld.not_before.max(Some(ended + pause));
+        }
+        let until = ended + pause.min(LONGEST_FAMILY_PAUSE);
+        for refused in [&mut self.withheld.families.v4, &mut self.withheld.families.v6] {
+            if let Some(refused) = refused.as_mut().filter(|refused| refused.failures > 0)
+                && let Some(due) = refused.due.as_mut().filter(|_| refused.refused_at >= begun)
+            {
+                *due = (*due).max(until);
+                refused.unhastened = *due;
+            }
+        }
     }
 
     /// Puts back what is due to be tried again.

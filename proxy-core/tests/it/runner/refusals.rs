@@ -23,6 +23,8 @@ pub(super) struct Seen {
     is_mute: bool,
     /// Whether a refusal names one Service, and takes a while.
     is_slow: bool,
+    /// Whether syncs of IPv6 take two minutes.
+    hangs: bool,
     /// The time when syncs were made, in milliseconds, and the Services in each.
     attempts: Vec<(u128, Vec<String>)>,
     /// Whether each attempt compared everything, and programmed IPv6.
@@ -44,6 +46,9 @@ impl Proxier for Refusing {
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         if self.seen.lock().unwrap().is_slow {
             sleep(Duration::from_millis(200)).await;
+        }
+        if self.seen.lock().unwrap().hangs && change.programs(IpFamily::V6) {
+            sleep(Duration::from_secs(120)).await;
         }
         let mut seen = self.seen.lock().unwrap();
         let ports = &change.after().service_ports;
@@ -281,6 +286,20 @@ async fn a_refused_family_is_left_out_and_compared_when_it_is_tried_again() {
     );
     let problem = "the node refuses all of IPv6: broken; IPv6 is left as it is and tried again";
     assert_eq!(seen.problems, [format!("Node {NODE}: {problem}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_family_that_hangs_takes_a_small_part_of_the_time() {
+    let hang = |seen: &mut Seen| (seen.refuses_family, seen.hangs) = (true, true);
+    let (running, seen) = start_refusing(hang, identity);
+    running.list(&[web(1)]).await;
+    pass(10_000_000).await;
+    let tries = |seen: &Seen| seen.modes.iter().filter(|(_, with_v6)| *with_v6).count();
+    // 20 minutes each.
+    assert!((8..=10).contains(&tries(&seen.lock().unwrap())), "{:?}", seen.lock().unwrap().modes);
+    (seen.lock().unwrap().refuses_family, seen.lock().unwrap().hangs) = (false, false);
+    pass(1_200_000).await;
+    assert_eq!(seen.lock().unwrap().modes.last(), Some(&(true, true)));
 }
 
 #[tokio::test(start_paused = true)]
