@@ -87,6 +87,8 @@ pub struct Runner {
     no_audit_before: Instant,
     /// The objects that the first sync waits for, as it was reported.
     waits_for: Option<Missing>,
+    /// The time at which the oldest input arrived that is not resolved.
+    unresolved: Option<Instant>,
     /// The time at which the oldest change that is not synced arrived.
     oldest_change: Option<Instant>,
     /// No sync of changes before this.
@@ -135,6 +137,7 @@ impl Runner {
             audits: Vec::new(),
             no_audit_before: Instant::now(),
             waits_for: None,
+            unresolved: None,
             oldest_change: None,
             not_before: Instant::now(),
             not_without_changes_before: Instant::now(),
@@ -223,7 +226,8 @@ impl Runner {
 
     /// Does what is due.
     async fn work(&mut self) {
-        let due = [self.node_wait.due(), self.step_due()].into_iter().flatten().min();
+        let due = [self.node_wait.due(), self.step_due(), self.gathered_until()];
+        let due = due.into_iter().flatten().min();
         if due.is_some_and(|due| due <= Instant::now()) {
             self.look_for_changes(Instant::now());
         }
@@ -299,8 +303,10 @@ impl Runner {
 
     /// Changes what the tracker knows, and looks at what that changes in the state.
     fn apply_changes(&mut self, arrived: Instant, apply: impl FnOnce(&mut Self)) {
-        let changes = self.tracker.changes();
         apply(self);
+        if self.tracker.is_touched() {
+            self.unresolved.get_or_insert(arrived);
+        }
         let eligible = self.tracker.is_node_eligible();
         if self.node_eligible != Some(eligible) {
             self.node_eligible = Some(eligible);
@@ -314,10 +320,6 @@ impl Runner {
         }
         let due = self.queries.extract_if(.., |query| !(has_lists && query.is_after_lists));
         due.for_each(|query| query.answer(&self.tracker));
-        // An input that changes nothing is not the remedy of a failure.
-        if self.tracker.changes() != changes {
-            self.retries.hasten(Instant::now());
-        }
     }
 
     fn apply_event(&mut self, event: Event) {
@@ -343,7 +345,7 @@ impl Runner {
         self.waits_for.is_none() && !self.node_wait.is_refused()
     }
 
-    /// Resolves what came in at `arrived`.
+    /// Resolves what came in at `arrived`, unless that can wait until a sync may be made.
     fn look_for_changes(&mut self, arrived: Instant) {
         // Not by the time at which a list arrived: time does not run backwards.
         self.tracker.advance(Instant::now().into_std());
@@ -364,20 +366,54 @@ impl Runner {
             }
         }
         if !self.is_ready() {
+            self.unresolved = None;
             return;
         }
-        let problems = self.tracker.resolve();
-        self.report_problems(&problems);
+        // A large Service that changes all the time is resolved once for each sync.
+        let waits = self.gathered_until().is_some_and(|until| Instant::now() < until)
+            && self.lists.is_empty()
+            && self.queries.is_empty();
+        let arrived = match self.unresolved.take_if(|_| !waits) {
+            Some(first) => {
+                let changes = self.tracker.changes();
+                self.resolve();
+                // An input that changes nothing is not the remedy of a failure.
+                if self.tracker.changes() != changes {
+                    self.retries.hasten(Instant::now());
+                }
+                first
+            }
+            None if waits => arrived,
+            None => {
+                self.resolve();
+                arrived
+            }
+        };
         if !self.tracker.transition().is_empty() {
             self.oldest_change.get_or_insert(arrived);
             self.report(EngineEvent::SyncRequested);
         }
     }
 
+    fn resolve(&mut self) {
+        let problems = self.tracker.resolve();
+        self.report_problems(&problems);
+    }
+
+    /// The time until which inputs are gathered, if there are any.
+    fn gathered_until(&self) -> Option<Instant> {
+        self.unresolved.map(|_| self.not_before)
+    }
+
     /// The time when the runner has to act next without an input.
     fn due(&self) -> Option<Instant> {
-        let others =
-            [self.node_wait.due(), self.step_due(), self.resyncs.due(), self.conflicting.due()];
+        let others = [
+            self.node_wait.due(),
+            self.step_due(),
+            self.gathered_until(),
+            self.resyncs.due(),
+            self.conflicting.due(),
+        ];
         self.sync_due().into_iter().chain(others.into_iter().flatten()).min()
     }
 

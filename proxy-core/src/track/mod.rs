@@ -283,6 +283,12 @@ impl Tracker {
         problems
     }
 
+    /// Whether something has changed since the last [`Tracker::resolve`].
+    #[cfg(feature = "runner")]
+    pub(crate) fn is_touched(&self) -> bool {
+        self.touched_node || !self.touched.is_empty()
+    }
+
     /// The state that this node should program, as of the last [`Tracker::resolve`].
     pub fn state(&self) -> &State {
         &self.state
