@@ -206,6 +206,7 @@ pub(crate) const fn capabilities(default: Scheduler) -> Capabilities {
         .with_draining_tcp()
         .with_default_algorithm(default.lb_algorithm())
         .with_listed_node_ports()
+        .with_endpoints_at_each_address()
 }
 
 #[cfg(test)]
@@ -236,5 +237,6 @@ mod tests {
             );
         }
         assert_eq!(capabilities.default_algorithm(), LbAlgorithm::LeastConnections);
+        assert!(capabilities.has_endpoints_at_each_address(), "as a virtual server has all");
     }
 }

@@ -9,7 +9,6 @@
 //! its rules, a Service port gets no virtual server and no address, and keeps those that it has.
 //!
 //! - [`full`]: a sync of everything.
-//! - [`limit`]: the most real servers of a Service.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
 //! - [`incremental`]: what a transition changes.
 //! - [`addresses`](mod@addresses): addresses of the device, and of the node.
@@ -39,7 +38,6 @@ pub(crate) mod full;
 pub(crate) mod incremental;
 pub(crate) mod kernel;
 mod leaving;
-mod limit;
 mod monitor;
 pub(crate) mod refused;
 mod removal;
@@ -120,9 +118,6 @@ pub(crate) enum SyncError {
     /// The kernel has no scheduler of this name.
     #[error("the kernel has no scheduler {0} (the module ip_vs_{0} is missing)")]
     NoScheduler(String),
-    /// A Service is too large.
-    #[error("the Service has more than {0} real servers (endpoints, at each address)")]
-    TooMany(usize),
 }
 
 fn others(count: usize) -> String {
@@ -163,8 +158,6 @@ pub(crate) struct IpvsProxier {
     left: BTreeSet<String>,
     degraded: Degraded,
     checkup: Checkup,
-    most_reals: usize,
-    large: limit::Large,
     /// The time of the next comparison because of `left`, and the last wait for one that was to
     /// follow soon.
     retry: Option<Instant>,
@@ -247,8 +240,6 @@ impl IpvsProxier {
             left: BTreeSet::new(),
             degraded: Degraded::default(),
             checkup: Checkup::default(),
-            most_reals: limit::MOST,
-            large: limit::Large::new(),
             retry: None,
             soon: None,
             unreported: SyncReport::default(),
@@ -267,7 +258,6 @@ impl IpvsProxier {
         change: &Transition<'_>,
         report: &mut SyncReport,
     ) -> Result<(), ProxierError> {
-        self.check_size(change)?;
         let families =
             PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
         // A failure leaves something half done, which only a comparison finds.

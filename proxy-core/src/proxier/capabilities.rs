@@ -15,6 +15,7 @@ pub struct Capabilities {
     default_algorithm: LbAlgorithm,
     weights: bool,
     listed_node_ports: bool,
+    endpoints_at_each_address: bool,
     proxy_protocol: bool,
     draining_tcp: bool,
     loopback_endpoints: bool,
@@ -36,6 +37,7 @@ impl Capabilities {
         default_algorithm: LbAlgorithm::Random,
         weights: false,
         listed_node_ports: false,
+        endpoints_at_each_address: false,
         proxy_protocol: false,
         draining_tcp: false,
         loopback_endpoints: false,
@@ -72,6 +74,13 @@ impl Capabilities {
     /// any case.
     pub const fn with_listed_node_ports(mut self) -> Self {
         self.listed_node_ports = true;
+        self
+    }
+
+    /// Notes that the backend programs all endpoints of a Service port once more at each of its
+    /// addresses, so that their number counts as many times.
+    pub const fn with_endpoints_at_each_address(mut self) -> Self {
+        self.endpoints_at_each_address = true;
         self
     }
 
@@ -139,6 +148,11 @@ impl Capabilities {
     /// Whether endpoints may have loopback addresses.
     pub const fn has_loopback_endpoints(&self) -> bool {
         self.loopback_endpoints
+    }
+
+    /// Whether the backend programs all endpoints of a Service port at each of its addresses.
+    pub const fn has_endpoints_at_each_address(&self) -> bool {
+        self.endpoints_at_each_address
     }
 
     /// Whether the backend serves node ports on addresses that it knows, and on no others.

@@ -44,6 +44,9 @@ pub(crate) struct NodeContext {
     pub(crate) masquerade_all: bool,
     /// Whether external IPs are programmed.
     pub(crate) external_ips: bool,
+    /// The number of the node's addresses on which node ports are served, if each has endpoints of
+    /// its own.
+    pub(crate) node_port_addresses: usize,
     /// The algorithm for the connections of Services that ask for nothing.
     pub(crate) lb_algorithm: LbAlgorithm,
     /// The capabilities of the backend.

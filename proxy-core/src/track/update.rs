@@ -16,16 +16,17 @@ use crate::{
     objects::{self, Kind, ObjectKey},
     parsed::{
         problem::{Problem, Problems, Reason},
-        service::{Addresses, Service},
+        service::{Addresses, Service, ServicePort},
     },
     resolve::{
         self, Endpoints, NodeContext, frontends::listeners, lb_algorithm::UnsupportedFeatures,
     },
-    state::{Action, Frontend, FrontendAddress, ResolvedServicePort},
+    state::{Action, Frontend, FrontendAddress, NodePortAddresses, ResolvedServicePort},
 };
 
-/// The most products of a Service's ports and endpoints in a family: as many as 2,000 Services of
-/// 250 endpoints have, which take some seconds and 150 MiB. Two objects can ask for 20 million.
+/// The most products of a Service's ports and endpoints in a family (and addresses, if each has
+/// endpoints of its own): as many as 2,000 Services of 250 endpoints have, which take some seconds
+/// and 150 MiB. Two objects can ask for 20 million.
 const MAX_DESTINATIONS: usize = 500_000;
 
 /// One Service port in one family, with its listeners.
@@ -72,9 +73,20 @@ impl Tracker {
             knows_local_pods: self.state.node.local_pods.get(family).is_some(),
             masquerade_all: self.config.masquerade_all,
             external_ips: self.config.external_ips,
+            node_port_addresses: self.node_port_addresses(family),
             lb_algorithm: self.config.lb_algorithm.unwrap_or(self.capabilities.default_algorithm()),
             capabilities: self.capabilities,
         })
+    }
+
+    /// The number of addresses of a node port that have endpoints of their own.
+    fn node_port_addresses(&self, family: IpFamily) -> usize {
+        match self.state.node.node_ports.get(family) {
+            NodePortAddresses::Only(ips) if self.capabilities.has_endpoints_at_each_address() => {
+                ips.len()
+            }
+            _ => 1,
+        }
     }
 
     /// Replaces the listeners of a Service with those of its present ports. Adds to `displaced` every
@@ -147,10 +159,12 @@ impl Tracker {
         if let Some(service) = service {
             for (family, addresses) in families(service) {
                 let slices = self.slices.get(name).filter(|slice| slice.family == family);
+                let around = around.get(family);
+                let places = service.ports.iter().map(|port| places(port, addresses, around));
                 let endpoints = &mut Endpoints {
                     slices: slices.collect(),
                     growing,
-                    most: MAX_DESTINATIONS / service.ports.len().max(1),
+                    most: MAX_DESTINATIONS / places.sum::<usize>().max(1),
                     chosen: HashMap::new(),
                 };
                 for port in &service.ports {
@@ -159,7 +173,6 @@ impl Tracker {
                     let (owned, others) = self.listeners.divide(&id, wanted);
                     lost.extend(others);
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
-                    let around = around.get(family);
                     let (port, unsupported, is_limited) =
                         resolve::resolve(&id, service, port, addresses, endpoints, around, owns);
                     if unsupported != UnsupportedFeatures::default() && !port.frontends.is_empty() {
@@ -181,7 +194,11 @@ impl Tracker {
                     "spec.ports",
                     format_args!(
                         "the {family} endpoints after the first {most} of a port are left out: with \
-                         all ports, there would be more than {MAX_DESTINATIONS} destinations"
+                         all ports{}, there would be more than {MAX_DESTINATIONS} destinations",
+                        match self.capabilities.has_endpoints_at_each_address() {
+                            true => " and addresses",
+                            false => "",
+                        }
                     ),
                 );
             }
@@ -275,6 +292,18 @@ pub(super) fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &Ad
     IpFamily::ALL
         .into_iter()
         .filter_map(|family| Some((family, service.addresses.get(family).as_deref()?)))
+}
+
+/// The number of times that the endpoints of a port count.
+fn places(port: &ServicePort, addresses: &Addresses, around: &NodeContext) -> usize {
+    if !around.capabilities.has_endpoints_at_each_address() {
+        return 1;
+    }
+    let places = listeners(port, addresses, around.external_ips).map(|(at, _)| match at {
+        FrontendAddress::NodePort => around.node_port_addresses,
+        _ => 1,
+    });
+    places.sum()
 }
 
 /// Returns the listeners of a Service, port by port.

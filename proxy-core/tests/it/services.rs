@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use serde_json::json;
 use switchyard_core::{
     model::{IpFamily, Protocol, ServicePortId},
+    proxier::{Capabilities, Mode},
     state::FrontendAddress,
     testing::{Builder, endpoint, node, service, service_cidr, slice},
 };
@@ -145,6 +146,20 @@ fn destinations_are_limited() {
     cluster.apply(&[many.set("endpoints", json!(rolling))]);
     assert_eq!(cluster.tracker.problems().count(), 0);
     assert_eq!(find(&cluster, "p7").draining.len(), 10);
+    // They count once for each address, if it has endpoints of its own.
+    let by_address = Capabilities::KUBE_PROXY.with_endpoints_at_each_address();
+    cluster.tracker.set_capabilities(by_address.with_listed_node_ports(), Mode::IPVS);
+    cluster.apply(&[node("node-1", "192.0.2.1")]);
+    cluster
+        .tracker
+        .set_interface_addresses(["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap()));
+    assert_eq!(cluster.events([]), []);
+    let limited = wide.clone().set("spec.externalIPs", json!(["198.51.100.1"])).node_port(30_000);
+    let problems = cluster.apply(&[limited.set("spec.type", "NodePort")]);
+    assert!(problems[0].message.contains("IPv4 endpoints after the first 249 "), "{problems:?}");
+    assert_eq!(find(&cluster, "p7").cluster.len(), 249);
+    assert_eq!(cluster.apply(&[wide]), []);
+    assert_eq!(find(&cluster, "p7").cluster.len(), 500);
 }
 
 #[test]

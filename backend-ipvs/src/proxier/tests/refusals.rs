@@ -5,9 +5,7 @@ use std::{
     net::IpAddr,
     time::{Duration, Instant},
 };
-use switchyard_core::testing::{
-    NODE, conformance::cluster, endpoint, service, slice, web, web_slice,
-};
+use switchyard_core::testing::{conformance::cluster, service, web, web_slice};
 
 use super::{endpoints_of, model::Model, node, weights, with_endpoints};
 use crate::IpvsConfig;
@@ -222,41 +220,4 @@ fn an_address_whose_virtual_server_is_refused_is_not_bound() {
     assert!(!model.lock().ever_bound.contains(&IpAddr::from([10, 96, 0, 1])));
     node.sync([]);
     assert!(model.lock().bound.contains(&IpAddr::from([10, 96, 0, 1])));
-}
-
-/// Real servers beyond the limit cost the Service ports that do not fit, and nothing else.
-#[test]
-fn a_service_has_so_many_real_servers_and_no_more() {
-    let model = Model::default();
-    let mut node = node(&model);
-    node.sync(web());
-    node.proxier.most_reals = 399;
-    let endpoints: Vec<u8> = (1..=100).collect();
-    let one_port = |ips: &[&str]| {
-        let service = service("large", "10.96.0.9").set("spec.externalIPs", serde_json::json!(ips));
-        service.port("a", "TCP", 80)
-    };
-    let large = |ips: &[&str]| one_port(ips).port("b", "TCP", 81).apply();
-    let mut slice = slice("large", "a").port("a", "TCP", 80).port("b", "TCP", 81);
-    for last in &endpoints {
-        slice = slice.endpoint(endpoint(&format!("10.244.0.{last}"), NODE));
-    }
-    let ips = ["192.0.2.1", "192.0.2.2"];
-    node.sync([large(&[]), slice.apply()]);
-    node.sync([one_port(&ips).apply()]);
-    node.apply([large(&ips[..1]), web_slice(&[2])]);
-    let refused = node.try_sync().expect("all else").degraded;
-    let [degraded] = refused.as_slice() else { panic!("{refused:?}") };
-    assert_eq!(degraded.port.to_string(), "ns/large:b (TCP, IPv4)");
-    assert!(degraded.reason.contains("more than 399 real servers"), "{degraded:?}");
-    let served = |ip, port| model.lock().server(ip, port).is_some();
-    assert!(served([192, 0, 2, 1], 80) && !served([192, 0, 2, 1], 81));
-    assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(1, 0), (2, 1), (3, 0)]);
-    // Another process, for which all is new.
-    node.proxier = model.open(IpvsConfig::default());
-    node.proxier.most_reals = 399;
-    node.tracker.forget_synced();
-    node.apply([large(&[])]);
-    node.try_sync().expect("a sync");
-    assert!(served([10, 96, 0, 9], 80) && !served([192, 0, 2, 1], 80));
 }
