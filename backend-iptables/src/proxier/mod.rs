@@ -50,6 +50,8 @@ const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 pub struct IptablesProxier {
     tools: Tools,
     settings: Settings,
+    /// Whether the kernel can remember clients.
+    has_affinity: bool,
     /// Whether the kernel is known to hold what was synced last.
     is_sure: bool,
     /// The families that the last sync programmed.
@@ -118,8 +120,13 @@ impl IptablesProxier {
 
     /// Opens the backend with programs that were found before. Changes nothing.
     pub(crate) fn with_tools(config: IptablesConfig, tools: Tools) -> Self {
+        let has_affinity = !tools.lacks_match("recent");
+        if !has_affinity {
+            tracing::warn!("The kernel lacks xt_recent, by which clients are remembered");
+        }
         Self {
             settings: settings(&config),
+            has_affinity,
             tools,
             is_sure: false,
             programmed: PerFamily::default(),
@@ -333,7 +340,11 @@ fn error(error: ToolError) -> ProxierError {
 #[async_trait]
 impl Proxier for IptablesProxier {
     fn profile(&self) -> Profile {
-        Profile { guards_loopback: self.tools.families().v4, ..PROFILE }
+        let capabilities = match self.has_affinity {
+            true => PROFILE.capabilities,
+            false => PROFILE.capabilities.without_affinity(),
+        };
+        Profile { guards_loopback: self.tools.families().v4, capabilities, ..PROFILE }
     }
 
     /// Keeps other hosts from loopback addresses, if node ports are to be served on them.

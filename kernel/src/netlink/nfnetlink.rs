@@ -14,6 +14,8 @@ pub mod subsystem {
     pub const IPSET: u8 = 6;
     /// nf_tables.
     pub const NFTABLES: u8 = 10;
+    /// Matches and targets of x_tables in nf_tables.
+    pub const NFT_COMPAT: u8 = 11;
 }
 
 const BATCH_BEGIN: u16 = 16;

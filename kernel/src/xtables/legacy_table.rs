@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-use switchyard_model::IpFamily;
+use switchyard_model::{IpFamily, PerFamily};
 
 use crate::{families::family_number, xtables::Table};
 
@@ -23,6 +23,9 @@ const GET_INFO: libc::c_int = 64;
 const GET_ENTRIES: libc::c_int = 65;
 const SET_REPLACE: libc::c_int = 64;
 const SET_ADD_COUNTERS: libc::c_int = 65;
+
+/// `IPT_SO_GET_REVISION_MATCH`, `IP6T_SO_GET_REVISION_MATCH`.
+const GET_REVISION_MATCH: PerFamily<libc::c_int> = PerFamily { v4: 66, v6: 68 };
 
 /// `struct xt_counters`: packets, bytes.
 pub(crate) type Counters = [u64; 2];
@@ -168,6 +171,21 @@ impl LegacyTable {
             )
         };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Whether the kernel has a match, or can load its module.
+    pub(crate) fn has_match(&self, name: &str) -> io::Result<bool> {
+        // `struct xt_get_revision`: the name, and the revision.
+        let mut buffer = [0; 30];
+        let length = name.len().min(28);
+        buffer[..length].copy_from_slice(&name.as_bytes()[..length]);
+        match self.get(*GET_REVISION_MATCH.get(self.family), &mut buffer) {
+            Ok(()) => Ok(true),
+            // It has other revisions.
+            Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads the size of the table, the number of its entries, and where its built-in chains are.

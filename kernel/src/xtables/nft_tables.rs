@@ -4,7 +4,10 @@ use switchyard_model::IpFamily;
 
 use crate::{
     families::family_number,
-    netlink::{Attributes, Error, Socket, Writer},
+    netlink::{
+        Attributes, Error, Socket, Writer,
+        nfnetlink::{self, subsystem::NFT_COMPAT},
+    },
     nftables::{
         abi::{chain, data, expression, message, rule},
         listing::{dump, get},
@@ -42,6 +45,26 @@ pub(crate) fn chains(
             keep(table, name).then(|| (table, name.to_owned()))
         },
     )
+}
+
+/// Whether the kernel has a match of x_tables, or can load its module.
+pub(crate) fn has_match(socket: &mut Socket, family: IpFamily, name: &str) -> Result<bool, Error> {
+    /// `NFNL_MSG_COMPAT_GET`, `NFTA_COMPAT_NAME`, `NFTA_COMPAT_REV`, `NFTA_COMPAT_TYPE`.
+    const GET: u8 = 0;
+    const NAME: u16 = 1;
+    const REVISION: u16 = 2;
+    const TYPE: u16 = 3;
+    let asked = socket.carry_out(nfnetlink::kind(NFT_COMPAT, GET), 0, |w| {
+        nfnetlink::header(w, family_number(family), 0);
+        w.string(NAME, name);
+        w.be32(REVISION, 0);
+        w.be32(TYPE, 0);
+    });
+    match asked {
+        Ok(()) => Ok(true),
+        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a chain exists.

@@ -14,6 +14,7 @@ pub struct Capabilities {
     most_endpoints: [usize; LbAlgorithm::ALL.len()],
     default_algorithm: LbAlgorithm,
     weights: bool,
+    affinity: bool,
     listed_node_ports: bool,
     endpoints_at_each_address: bool,
     proxy_protocol: bool,
@@ -36,6 +37,7 @@ impl Capabilities {
         most_endpoints: [0; LbAlgorithm::ALL.len()],
         default_algorithm: LbAlgorithm::Random,
         weights: false,
+        affinity: true,
         listed_node_ports: false,
         endpoints_at_each_address: false,
         proxy_protocol: false,
@@ -59,6 +61,12 @@ impl Capabilities {
     /// Adds weights, with every algorithm.
     pub const fn with_weights(mut self) -> Self {
         self.weights = true;
+        self
+    }
+
+    /// Notes that the node's kernel cannot remember clients.
+    pub const fn without_affinity(mut self) -> Self {
+        self.affinity = false;
         self
     }
 
@@ -123,6 +131,11 @@ impl Capabilities {
     /// Whether the backend gives endpoints shares of connections in proportion to their weights.
     pub const fn has_weights(&self) -> bool {
         self.weights
+    }
+
+    /// Whether clients can be remembered.
+    pub const fn has_affinity(&self) -> bool {
+        self.affinity
     }
 
     /// The algorithm of Services that ask for nothing, on nodes whose configuration names none.

@@ -64,6 +64,8 @@ pub(crate) struct UnsupportedFeatures {
     /// The annotation that asks for an algorithm, or `None` for the node's default, and why another
     /// one is used.
     pub(crate) lb_algorithm: Option<(Option<&'static str>, Replaced)>,
+    /// Whether clients should be remembered, which the kernel cannot.
+    pub(crate) affinity: bool,
     /// Whether endpoints have unequal weights, which cannot be programmed.
     pub(crate) weights: bool,
     /// Whether shares should grow, which needs weights.
@@ -76,7 +78,7 @@ pub(crate) struct UnsupportedFeatures {
 /// One of the reasons in a [`UnsupportedFeatures`], for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnsupportedReason {
-    /// The field that asks; empty for the node's default.
+    /// The annotation or field that asks; empty for the node's default.
     pub(crate) field: &'static str,
     what: UnsupportedFeature,
     mode: Option<Mode>,
@@ -86,6 +88,7 @@ pub(crate) struct UnsupportedReason {
 enum UnsupportedFeature {
     LbAlgorithm(Replaced),
     DefaultAlgorithm(Replaced),
+    Affinity,
     Weights,
     SlowStart,
     ProxyProtocol,
@@ -105,22 +108,15 @@ impl UnsupportedFeatures {
             },
             mode,
         });
-        let weights = self.weights.then_some(UnsupportedReason {
-            field: "switchyard/weight",
-            what: UnsupportedFeature::Weights,
-            mode,
-        });
-        let slow_start = self.slow_start.then_some(UnsupportedReason {
-            field: SLOW_START,
-            what: UnsupportedFeature::SlowStart,
-            mode,
-        });
-        let proxy_protocol = self.proxy_protocol.then_some(UnsupportedReason {
-            field: PROXY_PROTOCOL,
-            what: UnsupportedFeature::ProxyProtocol,
-            mode,
-        });
-        lb_algorithm.into_iter().chain(weights).chain(slow_start).chain(proxy_protocol)
+        let others = [
+            (self.affinity, "spec.sessionAffinity", UnsupportedFeature::Affinity),
+            (self.weights, "switchyard/weight", UnsupportedFeature::Weights),
+            (self.slow_start, SLOW_START, UnsupportedFeature::SlowStart),
+            (self.proxy_protocol, PROXY_PROTOCOL, UnsupportedFeature::ProxyProtocol),
+        ];
+        let others = others.into_iter().filter(|(is_asked, ..)| *is_asked);
+        let others = others.map(move |(_, field, what)| UnsupportedReason { field, what, mode });
+        lb_algorithm.into_iter().chain(others)
     }
 }
 
@@ -132,6 +128,11 @@ impl fmt::Display for UnsupportedReason {
             UnsupportedFeature::DefaultAlgorithm(replaced) => {
                 write_replaced(f, "the node's default, ", replaced, &within)
             }
+            UnsupportedFeature::Affinity => write!(
+                f,
+                "clients cannot be remembered {within}, for want of a module of the kernel; each \
+                 connection is spread by itself"
+            ),
             UnsupportedFeature::Weights => write!(
                 f,
                 "the EndpointSlices give endpoints unequal weights, which cannot be programmed \

@@ -125,6 +125,7 @@ pub(crate) fn resolve(
     // Only TCP has a beginning where the address could be sent.
     let proxy_protocol = service.proxy_protocol.filter(|_| id.name.protocol == Protocol::Tcp);
     let mut unsupported = UnsupportedFeatures {
+        affinity: service.affinity.is_some() && !node.capabilities.has_affinity(),
         slow_start: service.slow_start.is_some() && !node.capabilities.has_weights(),
         proxy_protocol: proxy_protocol.is_some() && !node.capabilities.has_proxy_protocol(),
         ..UnsupportedFeatures::default()
@@ -147,7 +148,7 @@ pub(crate) fn resolve(
         draining: pools.draining(&cluster, &local),
         cluster,
         local,
-        affinity: service.affinity,
+        affinity: service.affinity.filter(|_| node.capabilities.has_affinity()),
         lb_algorithm,
         proxy_protocol: proxy_protocol.filter(|_| node.capabilities.has_proxy_protocol()),
         frontends,

@@ -75,7 +75,7 @@ impl Unsupported {
         for reason in ports.iter().flat_map(|(_, unsupported)| unsupported.reasons(mode)) {
             if !reasons.contains(&reason) {
                 let field = match reason.field {
-                    "" => String::new(),
+                    "" | "spec.sessionAffinity" => reason.field.to_owned(),
                     annotation => format!("metadata.annotations[{annotation}]"),
                 };
                 problems.add(field, reason);

@@ -246,6 +246,18 @@ fn affinity_has_the_apis_default_and_limits() {
 }
 
 #[test]
+fn a_backend_that_remembers_no_clients_serves_without() {
+    let mut cluster = Cluster::new();
+    let capabilities = Capabilities::KUBE_PROXY.without_affinity();
+    cluster.tracker.set_capabilities(capabilities, Mode::IPTABLES);
+    let problems = cluster.apply(&[web().set("spec.sessionAffinity", "ClientIP")]);
+    assert_eq!(fields(&problems), ["Service ns/web: spec.sessionAffinity"]);
+    assert!(problems[0].message.starts_with("clients cannot be remembered in iptables mode, "));
+    assert_eq!(cluster.port("web", "http").affinity, None);
+    assert_eq!(cluster.tracker.degraded().len(), 1);
+}
+
+#[test]
 fn a_bad_port_leaves_the_others() {
     let mut cluster = Cluster::new();
     let mixed = service("mixed", "10.0.0.1")

@@ -10,7 +10,11 @@ use std::{env, path::PathBuf};
 use switchyard_model::{ErrorChain, IpFamily, PerFamily};
 
 use super::{Flavour, MissingPrograms, ProgramOptions, Programs, ToolError, Version, run};
-use crate::xtables::{Dump, Table, legacy_table};
+use crate::xtables::{
+    Dump, Table,
+    legacy_table::{self, LegacyTable},
+    nft_tables,
+};
 
 /// The first version whose `iptables-restore` waits for the lock, and that knows `--random-fully`.
 const OLDEST: Version = Version(1, 6, 2);
@@ -73,6 +77,12 @@ impl Tools {
     /// The programs for each family, IPv4 first.
     pub fn iter(&self) -> impl Iterator<Item = &Programs> {
         IpFamily::ALL.into_iter().filter_map(|family| self.get(family))
+    }
+
+    /// Whether the kernel lacks a match, such as `recent`, in one of the families. What cannot be
+    /// asked is taken to be there.
+    pub fn lacks_match(&self, name: &str) -> bool {
+        self.iter().any(|programs| has_match(programs, name) == Some(false))
     }
 
     /// Keeps the families whose tables can be read: a node may lack a family's kernel modules, or
@@ -271,6 +281,18 @@ impl InstalledPrograms {
             // Tables that cannot be read are not in use.
             .filter_map(|programs| programs.save().ok())
             .collect()
+    }
+}
+
+fn has_match(programs: &Programs, name: &str) -> Option<bool> {
+    #[cfg(feature = "testing")]
+    if programs.machine().is_some() {
+        return None;
+    }
+    let family = programs.family;
+    match programs.flavour {
+        Flavour::Legacy => LegacyTable::open(family, Table::Nat).ok()?.has_match(name).ok(),
+        Flavour::Nft => nft_tables::has_match(&mut nft_tables::open().ok()?, family, name).ok(),
     }
 }
 

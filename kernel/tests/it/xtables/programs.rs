@@ -50,6 +50,16 @@ fn the_flavour_is_the_hosts() {
 }
 
 #[test]
+fn a_match_that_the_kernel_lacks_is_known() {
+    in_namespace(|| {
+        for flavour in Flavour::ALL {
+            let lacks = |name| tools(flavour).lacks_match(name);
+            assert!(!lacks("conntrack") && lacks("no-such-match"), "{flavour}");
+        }
+    });
+}
+
+#[test]
 fn rules_are_read_as_they_were_written() {
     for flavour in Flavour::ALL {
         in_namespace(|| {
