@@ -222,7 +222,7 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
             continue;
         }
         match check::check(programs, watched) {
-            Ok(Answer::Yes) => record.confirm(family, known, now),
+            Ok(Answer::Yes) => snapshot.is_undecided |= !record.confirm(family, known, now),
             Ok(Answer::No) => snapshot.is_missing = true,
             Ok(Answer::Locked) => snapshot.is_undecided = true,
             Err(error) => {

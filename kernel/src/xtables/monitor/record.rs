@@ -106,9 +106,10 @@ impl State {
             return;
         }
         for family in IpFamily::ALL {
-            let known = self.known.get_mut(family);
-            if *known == Known::Intact(before) {
-                *known = Known::Intact(after);
+            match self.known.get_mut(family) {
+                Known::Intact(at) if *at == before => *at = after,
+                Known::Unsure(Doubt { at: Some(at), .. }) if *at == before => *at = after,
+                _ => {}
             }
         }
     }
@@ -173,10 +174,11 @@ impl TableRecord {
     }
 
     /// Records that all chains and jumps are there, unless another program may have changed the
-    /// family since it was `known`. The rules in the chains may have changed.
-    pub(super) fn confirm(&self, family: IpFamily, known: Known, now: Option<Fingerprint>) {
+    /// family since it was `known`; returns false then, as another look is needed. The rules in the
+    /// chains may have changed. Without a fingerprint, nothing is recorded.
+    pub(super) fn confirm(&self, family: IpFamily, known: Known, now: Option<Fingerprint>) -> bool {
         let mut state = self.lock();
-        let Some(now) = now else { return };
+        let Some(now) = now else { return true };
         let (print, is_altered) = match (known, *state.known.get(family)) {
             // Own changes may have gone on during the look.
             (Known::Unsure(then), Known::Unsure(Doubt { at: Some(at), since, is_seen }))
@@ -185,10 +187,11 @@ impl TableRecord {
                 (at, is_seen)
             }
             (known, current) if known == current => (now, true),
-            _ => return,
+            _ => return false,
         };
         *state.known.get_mut(family) = Known::Intact(print);
         state.altered |= is_altered;
+        true
     }
 
     /// The time when everything should be compared, because another program has changed something;
@@ -251,9 +254,9 @@ mod tests {
         record.set_changed(V4, &change(two, three));
         assert_eq!(doubt(&record), Some(true));
         assert_eq!(record.resync_due(), None);
-        record.confirm(V4, Known::Intact(one.unwrap()), three);
-        assert_eq!(doubt(&record), Some(true), "the look was older than the change");
-        record.confirm(V4, record.get(V4), three);
+        assert!(!record.confirm(V4, Known::Intact(one.unwrap()), three), "older than the change");
+        assert_eq!(doubt(&record), Some(true));
+        assert!(record.confirm(V4, record.get(V4), three));
         assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
         assert!(record.resync_due().is_some());
         let start = Instant::now();
@@ -278,6 +281,21 @@ mod tests {
         assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
         record.set_changed(V4, &OwnChange { has_waited: true, ..change(three, four) });
         assert_eq!(doubt(&record), Some(false));
+    }
+
+    /// nf_tables has one generation for both families.
+    #[test]
+    fn own_changes_of_the_other_family_leave_a_look_valid() {
+        let prints = [1, 2, 4, 5].map(|i| Some(Fingerprint(Kind::Generation(i))));
+        let [one, two, four, five] = prints;
+        let record = TableRecord::default();
+        record.set_intact(V4, &change(one, two));
+        // Another program changes something.
+        record.set_changed(V4, &change(one, four));
+        let known = record.get(V4);
+        record.set_intact(V6, &change(four, five));
+        assert!(record.confirm(V4, known, four));
+        assert_eq!(record.get(V4), Known::Intact(five.unwrap()));
     }
 
     /// Another program can change more between an own change and the look than the look shows.
