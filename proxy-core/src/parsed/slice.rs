@@ -44,8 +44,38 @@ impl Slice {
     }
 }
 
+/// The most numbers of a port in a slice, each of which all endpoints have. The API server takes
+/// one, and kube-proxy any number.
+const MAX_NUMBERS: usize = 100;
+
+/// Sorts the ports, and leaves out the numbers of a port after the first [`MAX_NUMBERS`].
+fn limited(mut ports: Vec<SlicePort>, problems: &mut Problems) -> Box<[SlicePort]> {
+    ports.sort();
+    ports.dedup();
+    let mut count = 0;
+    let mut limited: Vec<SlicePort> = Vec::with_capacity(ports.len());
+    for port in ports {
+        let is_same =
+            |last: &&SlicePort| (&last.name, last.protocol) == (&port.name, port.protocol);
+        count = limited.last().filter(is_same).map_or(0, |_| count + 1);
+        if count < MAX_NUMBERS {
+            limited.push(port);
+        } else if count == MAX_NUMBERS {
+            problems.add(
+                "ports",
+                format_args!(
+                    "the numbers of port `{}` ({}) after the lowest {MAX_NUMBERS} are ignored",
+                    clip(&port.name),
+                    port.protocol
+                ),
+            );
+        }
+    }
+    limited.into()
+}
+
 /// A port of all endpoints of a slice.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlicePort {
     pub(crate) name: Arc<str>,
     pub(crate) protocol: Protocol,
@@ -103,13 +133,13 @@ impl SliceParser {
                 return None;
             }
         };
-        let mut ports: Box<[SlicePort]> = object
+        let ports: Vec<SlicePort> = object
             .ports
             .iter()
             .enumerate()
             .filter_map(|(i, port)| self.parse_port(i, port, problems))
             .collect();
-        ports.sort_by(|a, b| (&a.name, a.protocol).cmp(&(&b.name, b.protocol)));
+        let ports = limited(ports, problems);
         let mut endpoints: Box<[SliceEndpoint]> = object
             .endpoints
             .iter()

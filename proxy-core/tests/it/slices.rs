@@ -60,6 +60,16 @@ fn each_port_has_its_numbers_of_each_slice() {
     let pools = names.map(|name| pool(&cluster.port("web", name).cluster));
     let of_c = "10.1.0.1:3 10.1.0.1:5 10.1.0.1:9 10.1.0.2:5";
     assert_eq!(pools, ["10.1.0.1:1", "10.1.0.1:2 10.1.0.1:4", of_c]);
+    // The API server takes one number of a name in a slice, manifests may have more.
+    let repeated = (1..=150)
+        .rev()
+        .chain([1])
+        .fold(slice("web", "1"), |slice, number| slice.port("a", "TCP", number));
+    let problems = cluster.apply(&[repeated.endpoint(endpoint("10.1.0.3", THERE))]);
+    assert_eq!(fields(&problems), ["EndpointSlice ns/web-1: ports"]);
+    let numbers: Vec<u16> =
+        cluster.port("web", "a").cluster.iter().map(|e| e.address.port()).collect();
+    assert_eq!(numbers[1..], (1..=100).collect::<Vec<u16>>(), "beside that of the other slice");
 }
 
 #[test]
