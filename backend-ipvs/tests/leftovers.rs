@@ -5,35 +5,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
-use std::{
-    io::Write,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::path::Path;
 
 use switchyard_core::{
     error::ErrorChain,
     proxier::{Backend, Mode, ProxierError},
 };
 use switchyard_ipvs::IpvsBackend;
-use test_netns::{forbid_modules, in_namespace};
+use test_netns::{forbid_modules, in_namespace, run, run_with, try_run};
 
 const FLAVOURS: [&str; 2] = ["legacy", "nft"];
-
-fn run(line: &str, input: &str) -> String {
-    let mut words = line.split(' ');
-    let mut child = Command::new(words.next().unwrap())
-        .args(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// The sets and the device of ipvs mode.
 fn leave_sets_and_device() {
@@ -44,13 +25,12 @@ fn leave_sets_and_device() {
         "KUBE-6-CLUSTER-IP hash:ip,port family inet6",
         "KUBE-6-LOAD-BALANCER-SOURCE-CID hash:ip,port,net family inet6",
     ] {
-        run(&format!("ipset create {set}"), "");
+        run(&format!("ipset create {set}"));
     }
-    let dummy = Command::new("ip").args(["link", "add", "kube-ipvs0", "type", "dummy"]).output();
-    if !dummy.unwrap().status.success() {
-        run("ip link add kube-ipvs0 type bridge", "");
+    if try_run("ip link add kube-ipvs0 type dummy").is_err() {
+        run("ip link add kube-ipvs0 type bridge");
     }
-    run("ip address add 10.96.0.10/32 dev kube-ipvs0", "");
+    run("ip address add 10.96.0.10/32 dev kube-ipvs0");
 }
 
 /// The rules of ipvs mode for one Service, for IPv4 and IPv6.
@@ -81,29 +61,29 @@ fn leave_rules(flavour: &str) {
              -A KUBE-SOURCE-RANGES-FIREWALL -j DROP\n\
              COMMIT\n"
         );
-        run(&format!("{program}-{flavour}-restore --noflush -w"), &rules);
+        run_with(&format!("{program}-{flavour}-restore --noflush -w"), &rules);
     }
     // The rules of a node without iptables, which was installed since.
     for family in ["ip", "ip6"] {
-        run(&format!("nft add table {family} switchyard-ipvs"), "");
-        run(&format!("nft add chain {family} switchyard-ipvs services"), "");
+        run(&format!("nft add table {family} switchyard-ipvs"));
+        run(&format!("nft add chain {family} switchyard-ipvs services"));
     }
 }
 
 /// Rules and sets of other programs, among them names that begin as kube-proxy's do.
 fn settle_others() {
     for set in ["KUBE-SRC-ABCDEFGH hash:ip", "KUBE-CLUSTER-IPS hash:ip", "cali40masq hash:ip"] {
-        run(&format!("ipset create {set}"), "");
+        run(&format!("ipset create {set}"));
     }
     for flavour in FLAVOURS {
         let rules = "*filter\n:KUBE-ROUTER-INPUT - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
                      -A INPUT -j KUBE-ROUTER-INPUT\n-A INPUT -j KUBE-FIREWALL\n\
                      -A KUBE-ROUTER-INPUT -m set --match-set KUBE-SRC-ABCDEFGH src -j ACCEPT\n\
                      COMMIT\n";
-        run(&format!("iptables-{flavour}-restore --noflush -w"), rules);
+        run_with(&format!("iptables-{flavour}-restore --noflush -w"), rules);
     }
-    run("ip link add kube-bridge type bridge", "");
-    run("nft add table ip switchyard", "");
+    run("ip link add kube-bridge type bridge");
+    run("nft add table ip switchyard");
 }
 
 /// Everything that the tests look at: rules of both flavours, sets, and devices.
@@ -111,15 +91,15 @@ fn contents() -> Vec<String> {
     let mut lines = Vec::new();
     for program in ["iptables-legacy", "iptables-nft", "ip6tables-legacy", "ip6tables-nft"] {
         for table in ["nat", "filter"] {
-            let rules = run(&format!("{program} -w -t {table} -S"), "");
+            let rules = run(&format!("{program} -w -t {table} -S"));
             lines.extend(rules.lines().map(|line| format!("{program} {table} {line}")));
         }
     }
     for line in ["ipset list -n", "ip -brief link"] {
-        lines.extend(run(line, "").lines().map(str::to_owned));
+        lines.extend(run(line).lines().map(str::to_owned));
     }
     // But for the tables of iptables-nft, which stay when they are empty.
-    let tables = run("nft list tables", "");
+    let tables = run("nft list tables");
     lines.extend(tables.lines().filter(|line| line.contains("switchyard")).map(str::to_owned));
     lines.sort();
     lines
@@ -152,7 +132,7 @@ fn beside_iptables_mode_the_chains_of_both_stay() {
             for program in ["iptables", "ip6tables"] {
                 let rules =
                     "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j KUBE-MARK-MASQ\nCOMMIT\n";
-                run(&format!("{program}-{flavour}-restore --noflush -w"), rules);
+                run_with(&format!("{program}-{flavour}-restore --noflush -w"), rules);
             }
             let before = contents();
             IpvsBackend::default().clean_up(Some(Mode::IPTABLES)).unwrap();
@@ -186,18 +166,18 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
         leave_sets_and_device();
         leave_rules("nft");
         let rule = "FORWARD -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT";
-        run(&format!("iptables-nft -w -A {rule}"), "");
+        run(&format!("iptables-nft -w -A {rule}"));
         let error = IpvsBackend::default().clean_up(None).unwrap_err();
         assert_eq!(
             ErrorChain(&error).to_string(),
             "ipvs: cannot remove everything of ipvs mode: cannot destroy the ipset \
              KUBE-CLUSTER-IP: the set is in use"
         );
-        assert_eq!(run("ipset list -n", ""), "KUBE-CLUSTER-IP\n");
-        assert!(!run("ip -brief link", "").contains("kube-ipvs0"));
-        run(&format!("iptables-nft -w -D {rule}"), "");
+        assert_eq!(run("ipset list -n"), "KUBE-CLUSTER-IP\n");
+        assert!(!run("ip -brief link").contains("kube-ipvs0"));
+        run(&format!("iptables-nft -w -D {rule}"));
         IpvsBackend::default().clean_up(None).unwrap();
-        assert_eq!(run("ipset list -n", ""), "");
+        assert_eq!(run("ipset list -n"), "");
     });
 }
 

@@ -21,6 +21,13 @@ thread_local! {
     static LOCK: NamedTempFile = NamedTempFile::new().expect("a file");
 }
 
+/// Runs `work` with each flavour.
+pub fn with_each(work: fn(Flavour)) {
+    for flavour in Flavour::ALL {
+        in_namespace(move || work(flavour));
+    }
+}
+
 fn lock_file() -> PathBuf {
     LOCK.with(|file| file.path().to_owned())
 }

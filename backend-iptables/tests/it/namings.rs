@@ -9,7 +9,7 @@ use switchyard_core::{
 use switchyard_iptables::{ChainNaming, Flavour, IptablesBackend, IptablesConfig, IptablesProxier};
 use tokio::time::timeout;
 
-use crate::common::{Node, Tables, config, in_namespace, iptables_config, start};
+use crate::common::{Node, Tables, config, iptables_config, start, with_each};
 
 fn own_config(flavour: Flavour) -> IptablesConfig {
     let mut made = iptables_config(flavour);
@@ -30,12 +30,6 @@ fn lines(flavour: Flavour, prefix: &str) -> Vec<String> {
     lines.retain(|line| line.contains(prefix));
     lines.sort();
     lines
-}
-
-fn with_each(work: fn(Flavour)) {
-    for flavour in Flavour::ALL {
-        in_namespace(move || work(flavour));
-    }
 }
 
 #[test]

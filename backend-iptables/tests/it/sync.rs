@@ -2,7 +2,7 @@
 //! alone. Each test runs once with each flavour.
 
 use crate::{
-    common::{Tables, config, in_namespace, iptables_config, proxier, start, web_chain},
+    common::{Tables, config, in_namespace, iptables_config, proxier, start, web_chain, with_each},
     conformance::installed,
 };
 use switchyard_core::{
@@ -11,13 +11,6 @@ use switchyard_core::{
     testing::{Stepped, service, web, web_slice},
 };
 use switchyard_iptables::{Flavour, IptablesProxier};
-
-/// Runs `work` with each flavour.
-fn with_each(work: fn(Flavour)) {
-    for flavour in Flavour::ALL {
-        in_namespace(move || work(flavour));
-    }
-}
 
 #[test]
 fn a_sync_sends_what_changed_and_no_more() {

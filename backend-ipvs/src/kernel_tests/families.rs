@@ -10,11 +10,9 @@ use switchyard_core::{
         service, web_slice,
     },
 };
+use test_netns::run;
 
-use super::{
-    on_ipvs,
-    subject::{IpvsSubject, run},
-};
+use super::{on_ipvs, subject::IpvsSubject};
 
 /// Switches IPv6 off or on, on a device or on those to come (`default`).
 fn switch_ipv6(device: &str, is_on: bool) {

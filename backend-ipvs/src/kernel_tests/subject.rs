@@ -6,7 +6,6 @@ use std::{
     net::{IpAddr, SocketAddr},
     ops::Range,
     os::unix::fs::PermissionsExt,
-    process::Command,
     sync::{Arc, Mutex},
 };
 
@@ -24,6 +23,7 @@ use switchyard_kernel::{
 };
 use switchyard_nft::{NftConfig, NftProxier};
 use tempfile::TempDir;
+use test_netns::{run, try_run};
 
 use crate::{
     DEVICE, IpvsConfig, Scheduler, probe,
@@ -35,19 +35,6 @@ use crate::{
 const OTHER_DEVICE: &str = "theirs";
 /// Has the kernel take the address of an endpoint of the kit's for a broadcast address.
 const SUBNET: &str = "10.250.0.1/32 broadcast 10.244.0.20";
-
-pub(super) fn try_run(line: &str) -> Result<String, String> {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    match output.status.success() {
-        true => Ok(String::from_utf8(output.stdout).unwrap()),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-    }
-}
-
-pub(super) fn run(line: &str) -> String {
-    try_run(line).unwrap_or_else(|error| panic!("{line}: {error}"))
-}
 
 /// The objects beside the virtual servers.
 enum Packets {
