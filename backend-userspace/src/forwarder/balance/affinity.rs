@@ -145,17 +145,6 @@ mod tests {
     }
 
     #[test]
-    fn use_refreshes_and_time_ends() {
-        let (mut affinity, start) = (Affinity::default(), Instant::now());
-        let after = |seconds| start + Duration::from_secs(seconds);
-        affinity.remember(client(1), endpoint(1), TIMEOUT, start);
-        assert_eq!(affinity.endpoint(client(1), TIMEOUT, after(99)), Some(endpoint(1)));
-        affinity.remember(client(1), endpoint(1), TIMEOUT, after(99));
-        assert_eq!(affinity.endpoint(client(1), TIMEOUT, after(198)), Some(endpoint(1)));
-        assert_eq!(affinity.endpoint(client(1), TIMEOUT, after(199)), None);
-    }
-
-    #[test]
     fn clients_whose_time_is_over_are_forgotten() {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         for i in 0..10 {

@@ -218,14 +218,4 @@ mod tests {
         assert!(member.failed(now + seconds(6)));
         assert_eq!(member.judge(now + seconds(7)), Verdict::LeaveOut, "for two seconds now");
     }
-
-    #[test]
-    fn connections_count_until_they_end() {
-        let member = member();
-        let held = [member.connect(2), member.connect(2), member.connect(2)];
-        assert_eq!(held.iter().flatten().count(), 2);
-        assert_eq!(member.connections(), 2);
-        drop(held);
-        assert_eq!(member.connections(), 0);
-    }
 }
