@@ -14,10 +14,11 @@ use std::{
 
 use socket2::{MsgHdr, SockAddr, SockAddrStorage, Socket};
 
-use super::{BUFFER, MESSAGES, Received, Receiving, linux::switch_on};
+use super::{
+    BUFFER, MESSAGES, Received, Receiving,
+    linux::{HEADER, header, switch_on},
+};
 
-/// The size of a `struct cmsghdr`: length, level and type.
-const HEADER: usize = size_of::<usize>() + 8;
 /// The size of a header with an `int` or less, and padding.
 const CONTROL: usize = HEADER + size_of::<usize>();
 
@@ -106,7 +107,11 @@ pub(super) fn send(
 ) -> io::Result<()> {
     let buffers: Vec<IoSlice<'_>> = datagrams.iter().map(|bytes| IoSlice::new(bytes)).collect();
     let mut control = [0; CONTROL];
-    control[..HEADER].copy_from_slice(&header(libc::UDP_SEGMENT, HEADER + size_of_val(&size)));
+    control[..HEADER].copy_from_slice(&header(
+        HEADER + size_of_val(&size),
+        libc::SOL_UDP,
+        libc::UDP_SEGMENT,
+    ));
     control[HEADER..HEADER + size_of_val(&size)].copy_from_slice(&size.to_ne_bytes());
     let mut message = MsgHdr::new().with_buffers(&buffers).with_control(&control);
     if let Some(to) = to {
@@ -127,19 +132,10 @@ pub(super) fn send(
 fn size_of_each(control: Control) -> Option<usize> {
     let control = control.map(usize::to_ne_bytes);
     let control = control.as_flattened();
-    let is_it = control[..HEADER] == header(libc::UDP_GRO, HEADER + size_of::<libc::c_int>());
+    let length = HEADER + size_of::<libc::c_int>();
+    let is_it = control[..HEADER] == header(length, libc::SOL_UDP, libc::UDP_GRO);
     let size = control[HEADER..].first_chunk()?;
     is_it.then(|| usize::try_from(libc::c_int::from_ne_bytes(*size)).ok()).flatten()
-}
-
-/// The header of control data of UDP.
-fn header(kind: libc::c_int, length: usize) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    let (size, rest) = header.split_at_mut(size_of::<usize>());
-    size.copy_from_slice(&length.to_ne_bytes());
-    rest[..4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-    rest[4..].copy_from_slice(&kind.to_ne_bytes());
-    header
 }
 
 #[cfg(test)]

@@ -259,6 +259,19 @@ impl Pipe for Splicing {
     }
 }
 
+/// The size of a `struct cmsghdr`: length, level and type.
+pub(super) const HEADER: usize = size_of::<usize>() + 8;
+
+/// Returns the header of control data of a length, which is that of the header included.
+pub(super) fn header(length: usize, level: libc::c_int, kind: libc::c_int) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    let (size, rest) = header.split_at_mut(size_of::<usize>());
+    size.copy_from_slice(&length.to_ne_bytes());
+    rest[..4].copy_from_slice(&level.to_ne_bytes());
+    rest[4..].copy_from_slice(&kind.to_ne_bytes());
+    header
+}
+
 /// Switches an option of a socket on.
 pub(super) fn switch_on(
     socket: &Socket,

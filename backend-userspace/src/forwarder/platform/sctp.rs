@@ -9,7 +9,10 @@ use std::{
 
 use socket2::{MaybeUninitSlice, MsgHdr, MsgHdrMut, Socket};
 
-use super::Message;
+use super::{
+    Message,
+    linux::{HEADER, header},
+};
 
 /// The type of a `struct sctp_sndinfo`: stream, flags, payload protocol identifier, context and
 /// association.
@@ -20,8 +23,6 @@ const RCVINFO: i32 = 3;
 /// The flag of a message that may overtake others.
 const UNORDERED: u16 = 1;
 
-/// The size of a `struct cmsghdr`: length, level and type.
-const HEADER: usize = size_of::<usize>() + 8;
 /// The size of the control data that [`encode`] writes.
 const CONTROL: usize = HEADER + 16;
 
@@ -50,27 +51,18 @@ pub(super) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<(usize, 
 fn encode(message: Message) -> [u8; CONTROL] {
     let flags = if message.is_unordered { UNORDERED } else { 0 };
     let mut control = [0; CONTROL];
-    control[..HEADER].copy_from_slice(&header(SNDINFO));
+    control[..HEADER].copy_from_slice(&header(CONTROL, libc::IPPROTO_SCTP, SNDINFO));
     control[HEADER + 2..HEADER + 4].copy_from_slice(&flags.to_ne_bytes());
     control[HEADER + 4..HEADER + 8].copy_from_slice(&message.protocol);
     control
-}
-
-/// The header of control data that is as long as that of [`encode`].
-fn header(kind: i32) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    let (length, rest) = header.split_at_mut(size_of::<usize>());
-    length.copy_from_slice(&CONTROL.to_ne_bytes());
-    rest[..4].copy_from_slice(&libc::IPPROTO_SCTP.to_ne_bytes());
-    rest[4..].copy_from_slice(&kind.to_ne_bytes());
-    header
 }
 
 /// Reads the first control data, the only one that is asked for.
 fn decode(control: &[u8]) -> Message {
     let found = || {
         let info = control.get(HEADER..)?;
-        let is_info = control[size_of::<usize>()..HEADER] == header(RCVINFO)[size_of::<usize>()..];
+        let expected = header(CONTROL, libc::IPPROTO_SCTP, RCVINFO);
+        let is_info = control[size_of::<usize>()..HEADER] == expected[size_of::<usize>()..];
         let flags = u16::from_ne_bytes(info.get(4..6)?.try_into().ok()?);
         let protocol = info.get(8..12)?.try_into().ok()?;
         is_info.then_some(Message { protocol, is_unordered: flags & UNORDERED != 0 })
