@@ -52,7 +52,7 @@ fn text(table: &Table, dump: TableDump, rules: &Rules, most: usize) -> String {
             ChainBase::Foreign(why) => text.push_str(&format!("# chain {name}: {why}\n")),
         }
         text.push_str(&written.to_string());
-        for RuleDump { handle, fingerprint } in chain.rules {
+        for RuleDump { handle, fingerprint, .. } in chain.rules {
             if text.len() > most {
                 return text + KernelTable::CUT;
             }

@@ -123,11 +123,10 @@ impl KnownChain<'_> {
             Self::Synced(known) => known == wanted,
             Self::Read(known) => {
                 known.rules.len() == wanted.rules.len()
-                    && known
-                        .rules
-                        .iter()
-                        .zip(&wanted.rules)
-                        .all(|(known, rule)| known.fingerprint == Some(rule.fingerprint(family)))
+                    && known.rules.iter().zip(&wanted.rules).all(|(known, rule)| {
+                        known.fingerprint == Some(rule.fingerprint(family))
+                            && known.leads_to.as_ref() == rule.leads_to()
+                    })
             }
         }
     }

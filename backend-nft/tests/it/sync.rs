@@ -57,6 +57,23 @@ fn a_sync_that_trusts_a_damaged_table_repairs_it() {
 }
 
 #[test]
+fn a_chain_that_another_program_renames_is_led_to_again() {
+    in_namespace(|| {
+        let mut proxy = start(config());
+        proxy.sync(web());
+        let before = ruleset();
+        nft("rename chain ip kube-proxy services theirs; add chain ip kube-proxy services");
+        assert!(ruleset().contains("jump theirs"));
+        assert!(!proxy.full().drift.is_none());
+        // Whatever nothing leads to any more may go later.
+        assert!(proxy.full().drift.is_none());
+        let after = ruleset();
+        assert_eq!(after.matches("jump services").count(), before.matches("jump services").count());
+        assert!(!after.contains("theirs"), "{after}");
+    });
+}
+
+#[test]
 fn a_table_that_is_not_ours_to_repair_is_replaced() {
     in_namespace(|| {
         nft("add table ip kube-proxy; \

@@ -122,8 +122,7 @@ pub(super) fn table(
         if let Some(rule) = object.rule {
             // Chains come before their rules.
             if let Some(chain) = chains.get_mut(rule.chain.as_str()) {
-                let fingerprint = fingerprint(table.family, &rule);
-                chain.rules.push(RuleDump { handle: rule.handle, fingerprint });
+                chain.rules.push(rule_dump(table.family, &rule));
             }
         }
         if let Some(set) = object.set.or(object.map) {
@@ -153,17 +152,20 @@ fn base(name: &ChainName, chain: &Chain) -> ChainBase {
     }
 }
 
-/// The fingerprint of a rule; `None` if [`Rule`] cannot express it. JSON does not show the
-/// fingerprint that was written, so it is computed.
-fn fingerprint(family: Family, read: &ListedRule) -> Option<u64> {
+/// A rule, without a fingerprint if [`Rule`] cannot express it. JSON does not show the fingerprint
+/// that was written, so it is computed.
+fn rule_dump(family: Family, read: &ListedRule) -> RuleDump {
     let statements: Option<Vec<_>> =
         read.expr.iter().map(|statement| statement::parse(family, statement)).collect();
-    let rule = Rule::new(statements?);
-    let rule = match &read.comment {
+    let rule = statements.map(Rule::new).map(|rule| match &read.comment {
         Some(comment) => rule.with_comment(comment.clone()),
         None => rule,
-    };
-    Some(rule.fingerprint(family))
+    });
+    RuleDump {
+        handle: read.handle,
+        fingerprint: rule.as_ref().map(|rule| rule.fingerprint(family)),
+        leads_to: rule.and_then(|rule| rule.leads_to().cloned()),
+    }
 }
 
 fn set_dump(name: &SetName, set: Set, with_elements: bool) -> SetDump {

@@ -44,13 +44,16 @@ pub enum ChainBase {
 }
 
 /// A rule as it was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleDump {
     /// The kernel's handle.
     pub handle: u64,
     /// The [`super::Rule::fingerprint`] of the rule, if this crate wrote it; `None` for a rule of
     /// another program.
     pub fingerprint: Option<u64>,
+    /// The present name of the [chain that the rule leads to](super::Rule::leads_to): another
+    /// program may have renamed the chain, which the fingerprint does not show.
+    pub leads_to: Option<ChainName>,
 }
 
 /// A set or map as it was read.

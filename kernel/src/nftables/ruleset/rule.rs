@@ -22,6 +22,16 @@ pub enum Verdict {
     Goto(ChainName),
 }
 
+impl Verdict {
+    /// The other chain that the packet goes to.
+    pub fn chain(&self) -> Option<&ChainName> {
+        match self {
+            Self::Jump(chain) | Self::Goto(chain) => Some(chain),
+            Self::Accept | Self::Drop | Self::Return => None,
+        }
+    }
+}
+
 /// One of the two addresses of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
@@ -207,6 +217,14 @@ impl Rule {
     /// Adds a comment.
     pub fn with_comment(self, comment: impl Into<Cow<'static, str>>) -> Self {
         Self { comment: Some(comment.into()), ..self }
+    }
+
+    /// The chain that the rule's verdict leads to; not those of a verdict map.
+    pub fn leads_to(&self) -> Option<&ChainName> {
+        self.statements.iter().find_map(|statement| match statement {
+            Statement::Verdict(verdict) => verdict.chain(),
+            _ => None,
+        })
     }
 
     /// The sets and maps that the rule uses, by name. The kernel deletes none of them while the

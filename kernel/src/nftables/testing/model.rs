@@ -76,6 +76,7 @@ impl Ruleset {
             let rule = |(handle, rule): &(u64, Rule)| RuleDump {
                 handle: *handle,
                 fingerprint: Some(rule.fingerprint(table.family)),
+                leads_to: rule.leads_to().cloned(),
             };
             let rules = chain.rules.iter().map(rule).collect();
             (name.clone(), ChainDump { handle: chain.handle, base: chain.base.clone(), rules })
@@ -289,7 +290,7 @@ impl Contents {
 
     /// Refuses a verdict that leads nowhere, or to a base chain.
     fn check(&self, verdict: &Verdict) -> Result<(), Errno> {
-        let (Verdict::Jump(to) | Verdict::Goto(to)) = verdict else { return Ok(()) };
+        let Some(to) = verdict.chain() else { return Ok(()) };
         match self.chains.get(to) {
             None => Err(libc::ENOENT),
             Some(chain) if chain.base != ChainBase::Regular => Err(libc::EOPNOTSUPP),
@@ -300,18 +301,12 @@ impl Contents {
     /// Whether a rule or an element leads to a chain.
     fn is_led_to(&self, name: &ChainName) -> bool {
         let rules = self.chains.values().flat_map(|chain| &chain.rules);
-        let by_rules =
-            rules.flat_map(|(_, rule)| &rule.statements).filter_map(|statement| match statement {
-                Statement::Verdict(verdict) => Some(verdict),
-                _ => None,
-            });
+        let by_rules = rules.filter_map(|(_, rule)| rule.leads_to());
         let elements = self.sets.values().flat_map(|set| set.elements.values());
         let by_elements = elements.filter_map(|dump| match &dump.element.data {
-            ElementData::Verdict(verdict) => Some(verdict),
+            ElementData::Verdict(verdict) => verdict.chain(),
             _ => None,
         });
-        by_rules
-            .chain(by_elements)
-            .any(|verdict| matches!(verdict, Verdict::Jump(to) | Verdict::Goto(to) if to == name))
+        by_rules.chain(by_elements).any(|to| to == name)
     }
 }
