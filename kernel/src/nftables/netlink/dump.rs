@@ -193,7 +193,7 @@ fn read_rule(table: &str, read: Attributes<'_>) -> Option<(ChainName, RuleDump)>
 /// The chain that an expression leads to, if the expression is a verdict.
 fn read_target(expression: Attribute<'_>) -> Option<ChainName> {
     let of_expression = expression.nested();
-    if of_expression.clone().text(expression::NAME)? != "immediate" {
+    if of_expression.text(expression::NAME)? != "immediate" {
         return None;
     }
     let value = of_expression.find_kind(expression::DATA)?;
