@@ -16,7 +16,7 @@ use socket2::{MsgHdr, SockAddr, SockAddrStorage, Socket};
 
 use super::{
     BUFFER, MESSAGES, Received, Receiving,
-    linux::{HEADER, header, switch_on},
+    options::{HEADER, header, switch_on},
 };
 
 /// The size of a header with an `int` or less, and padding.

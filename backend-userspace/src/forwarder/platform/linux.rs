@@ -19,7 +19,7 @@ use rustix::{
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
-use super::{Message, Pipe, Platform, Receiving, datagrams, sctp};
+use super::{Message, Pipe, Platform, Receiving, datagrams, options::switch_on, sctp};
 
 /// The number of bytes a socket takes ahead of what it can that send, so that a client that does
 /// not read has little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does
@@ -257,34 +257,6 @@ impl Pipe for Splicing {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         Ok(splice(&self.read, None, to, None, size, flags)?)
     }
-}
-
-/// The size of a `struct cmsghdr`: length, level and type.
-pub(super) const HEADER: usize = size_of::<usize>() + 8;
-
-/// Returns the header of control data of a length, which is that of the header included.
-pub(super) fn header(length: usize, level: libc::c_int, kind: libc::c_int) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    let (size, rest) = header.split_at_mut(size_of::<usize>());
-    size.copy_from_slice(&length.to_ne_bytes());
-    rest[..4].copy_from_slice(&level.to_ne_bytes());
-    rest[4..].copy_from_slice(&kind.to_ne_bytes());
-    header
-}
-
-/// Switches an option of a socket on.
-pub(super) fn switch_on(
-    socket: &Socket,
-    level: libc::c_int,
-    option: libc::c_int,
-) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let size = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: the kernel reads `size` bytes at the pointer, which are those of `on`.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), size)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

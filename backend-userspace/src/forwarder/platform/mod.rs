@@ -5,6 +5,8 @@ mod datagrams;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
+mod options;
+#[cfg(target_os = "linux")]
 mod sctp;
 
 use std::{

@@ -11,7 +11,7 @@ use socket2::{MaybeUninitSlice, MsgHdr, MsgHdrMut, Socket};
 
 use super::{
     Message,
-    linux::{HEADER, header},
+    options::{HEADER, header},
 };
 
 /// The type of a `struct sctp_sndinfo`: stream, flags, payload protocol identifier, context and
