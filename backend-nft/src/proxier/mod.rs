@@ -21,7 +21,10 @@ mod sweeper;
 #[cfg(test)]
 mod tests;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use switchyard_core::{
@@ -32,9 +35,12 @@ use switchyard_core::{
     state::State,
     transition::Transition,
 };
-use switchyard_kernel::nftables::{
-    Elements, Family, Table, TableDump, Transaction, Transport, TransportError,
-    netlink::{Listener, Touched},
+use switchyard_kernel::{
+    netlink::Membership,
+    nftables::{
+        Elements, Family, Table, TableDump, Transaction, Transport, TransportError,
+        netlink::{Listener, Touched},
+    },
 };
 
 use self::{
@@ -87,6 +93,8 @@ pub struct NftProxier {
     sweeper: Sweeper,
     /// The netlink ports from which this backend commits; none if its commits have no fixed ports.
     own_ports: Vec<u32>,
+    /// The membership of the monitor in the group that the kernel notifies.
+    listener: Mutex<Weak<Membership>>,
     /// The contents of the kernel besides the state that was synced; `None` if unknown.
     last: Option<LastSynced>,
     /// Changes by other programs that are known before a comparison.
@@ -140,6 +148,7 @@ impl NftProxier {
             transport,
             sweeper,
             own_ports,
+            listener: Mutex::default(),
             last: None,
             mending: Mending::default(),
             swept: PerFamily::default(),
@@ -171,7 +180,7 @@ impl NftProxier {
         let undivided = self.undivided(&changes);
         let (parts, mut report) = Parts::new(&config, changes, change.after(), undivided);
         self.sweeper.keep(&sweeps);
-        match self.commit(parts, None, &mut report) {
+        match self.commit(parts, None, None, &mut report) {
             // Perhaps another program has changed what the changes rely on, which a comparison
             // shows.
             Err(refused) if refused.error.contradicts_kernel() => {
@@ -200,7 +209,7 @@ impl NftProxier {
         let mut attempt = 1;
         let result = loop {
             let expected = attempt < ATTEMPTS;
-            match self.try_sync_full(config, change, expected) {
+            match self.try_sync_full(config, change, attempt) {
                 // What is missing was removed since it was read, if the transport knows no
                 // generations.
                 Err(refused)
@@ -229,15 +238,17 @@ impl NftProxier {
         result
     }
 
-    /// Reads what the kernel holds, and changes what differs. If nothing is `expected`, or other
+    /// Reads what the kernel holds, and changes what differs. At the last attempt, or if other
     /// programs change our tables all the time, they may do so between the reading and the commit:
-    /// the next sync reads again.
+    /// the next sync reads again. The kernel makes no notifications of a first attempt that changes
+    /// much, of which any commit of another program makes a second one.
     fn try_sync_full(
         &mut self,
         config: &NftConfig,
         change: &Transition<'_>,
-        expected: bool,
+        attempt: usize,
     ) -> Result<SyncReport, Refused> {
+        let expected = attempt < ATTEMPTS;
         let (dumps, is_torn) = self.read(config)?;
         let is_whole = expected && !is_torn;
         for dump in [&dumps.v4, &dumps.v6].into_iter().flatten().filter(|dump| dump.dormant) {
@@ -256,17 +267,21 @@ impl NftProxier {
         });
         let sweeps = self.take_sweeps(&mut changes);
         let undivided = self.undivided(&changes);
+        let is_large = changes.v4.elements() + changes.v6.elements() > parts::UNDIVIDED;
+        let unheard_by = self.listener().upgrade().filter(|_| attempt == 1 && is_large);
         let (parts, mut report) = Parts::new(config, changes, change.after(), undivided);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
         let generation = generation(&dumps.v4).or(generation(&dumps.v6)).filter(|_| is_whole);
         drop(dumps);
         self.sweeper.keep(&sweeps);
-        self.commit(parts, generation, &mut report).map_err(|refused| match is_torn {
-            true if expected && refused.error.contradicts_kernel() => {
-                TransportError::Conflict.into()
+        self.commit(parts, generation, unheard_by.as_deref(), &mut report).map_err(|refused| {
+            match is_torn {
+                true if expected && refused.error.contradicts_kernel() => {
+                    TransportError::Conflict.into()
+                }
+                _ => refused,
             }
-            _ => refused,
         })?;
         self.last = is_whole.then(|| LastSynced::new(config.families, update));
         self.mending.compared_at = generation;
@@ -339,6 +354,7 @@ impl NftProxier {
         &mut self,
         mut parts: Parts,
         generation: Option<u32>,
+        unheard_by: Option<&Membership>,
         report: &mut SyncReport,
     ) -> Result<(), Refused> {
         let mut refused: Option<Refused> = None;
@@ -352,7 +368,11 @@ impl NftProxier {
             }
             // Rendered only if this level is enabled.
             tracing::trace!(target: "switchyard_nft::v9", rules = %transaction, "Committing");
-            let stats = match self.transport.commit(&transaction) {
+            let committed = match unheard_by {
+                Some(listener) => self.transport.commit_unheard(&transaction, listener),
+                None => self.transport.commit(&transaction),
+            };
+            let stats = match committed {
                 Ok(stats) => stats,
                 Err(error) => {
                     let is_last = part != Part::Elements || !concerns_elements(&error);
@@ -447,6 +467,10 @@ impl NftProxier {
         true
     }
 
+    fn listener(&self) -> MutexGuard<'_, Weak<Membership>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn error(message: &str, error: TransportError) -> ProxierError {
         ProxierError::backend(Mode::NFTABLES, message, error)
     }
@@ -528,7 +552,10 @@ impl Proxier for NftProxier {
             &self.own_ports,
             self.config.families().map(|family| self.config.table(family)).collect(),
         ) {
-            Ok(listener) => Some(Box::new(Monitor { listener, noted: self.mending.noted.clone() })),
+            Ok(listener) => {
+                *self.listener() = Arc::downgrade(&listener.membership());
+                Some(Box::new(Monitor { listener, noted: self.mending.noted.clone() }))
+            }
             Err(error) => {
                 tracing::warn!(
                     err = %ErrorChain(&error),

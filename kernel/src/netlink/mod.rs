@@ -25,6 +25,7 @@ pub use self::{
     attribute::{Attribute, Attributes},
     error::{Error, KernelError},
     message::{Message, Messages, Reply},
+    multicast::Membership,
     socket::Socket,
     writer::{Writer, flags},
 };

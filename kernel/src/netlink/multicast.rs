@@ -1,8 +1,12 @@
 //! Listening to what the kernel tells a group of sockets.
 
-use std::{ffi::c_int, mem::MaybeUninit, os::fd::AsRawFd};
+use std::{
+    ffi::c_int,
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+};
 
-use crate::netlink::{Error, Socket};
+use crate::netlink::{Error, Socket, socket::set_option};
 
 /// Where `struct nlmsghdr` has the type of the message, and the port of the sender.
 const KIND_OFFSET: u32 = 4;
@@ -42,6 +46,13 @@ impl Socket {
         #[cfg(feature = "testing")]
         self.tap.join();
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group)
+    }
+
+    /// Returns the membership in a group that this socket has joined.
+    pub fn membership(&self, group: c_int) -> Result<Membership, Error> {
+        let fd = self.as_fd().try_clone_to_owned();
+        let fd = fd.map_err(|source| Error::Io { action: "copy a netlink socket", source })?;
+        Ok(Membership { socket: fd, group })
     }
 
     /// Has the kernel drop datagrams of messages about requests of the sockets with these ports (at
@@ -113,6 +124,25 @@ impl Socket {
             )
         };
         if result < 0 { Err(Error::io("bind a netlink socket")) } else { Ok(()) }
+    }
+}
+
+/// The membership of a socket in a group, whoever has the socket.
+#[derive(Debug)]
+pub struct Membership {
+    socket: OwnedFd,
+    group: c_int,
+}
+
+impl Membership {
+    /// Leaves the group, and joins it again after `work`. Without members, the kernel makes no
+    /// notifications.
+    pub(crate) fn without<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+        let set = |option| set_option(self.socket.as_fd(), libc::SOL_NETLINK, option, self.group);
+        set(libc::NETLINK_DROP_MEMBERSHIP)?;
+        let result = work();
+        set(libc::NETLINK_ADD_MEMBERSHIP)?;
+        Ok(result)
     }
 }
 

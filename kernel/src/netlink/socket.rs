@@ -367,22 +367,32 @@ impl Socket {
         option: c_int,
         value: c_int,
     ) -> Result<(), Error> {
-        #[cfg(feature = "testing")]
-        if crate::netlink::testing::is_replaying() {
-            return Ok(());
-        }
-        // SAFETY: the pointer and the length are those of a live integer.
-        let result = unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                level,
-                option,
-                (&raw const value).cast(),
-                size_of::<c_int>() as libc::socklen_t,
-            )
-        };
-        if result < 0 { Err(Error::io("set an option of a netlink socket")) } else { Ok(()) }
+        set_option(self.as_fd(), level, option, value)
     }
+}
+
+/// Sets an option of a socket.
+pub(super) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    value: c_int,
+) -> Result<(), Error> {
+    #[cfg(feature = "testing")]
+    if crate::netlink::testing::is_replaying() {
+        return Ok(());
+    }
+    // SAFETY: the pointer and the length are those of a live integer.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(Error::io("set an option of a netlink socket")) } else { Ok(()) }
 }
 
 impl AsFd for Socket {

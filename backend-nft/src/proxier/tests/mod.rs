@@ -19,6 +19,7 @@ fn proxier(transport: impl Transport + 'static, undivided: usize) -> NftProxier 
         transport: Box::new(transport),
         sweeper: Sweeper::without_threads(),
         own_ports: Vec::new(),
+        listener: Default::default(),
         last: None,
         mending: Default::default(),
         swept: Default::default(),

@@ -16,8 +16,9 @@ use std::{
 };
 
 use crate::{
-    netlink::{Error, Socket, Writer},
+    netlink::{Error, Membership, Socket, Writer},
     nftables::{
+        self,
         ruleset::{ElementDump, Family, Operation, SetDef, Table, TableDump, Transaction},
         transport::{CommitStats, Elements, Transport, TransportError},
     },
@@ -56,6 +57,8 @@ pub struct NetlinkTransport {
     buffer: Writer,
     /// The commits of other programs, from a read until [`Transport::release`].
     record: Option<Record>,
+    /// The generation of the last commit that was not notified of, until [`Transport::release`].
+    unheard: Option<u32>,
     /// The ports of other sockets whose commits are no other program's.
     disregarded: Vec<u32>,
     /// The tables that changed all the time when they were read last.
@@ -70,16 +73,19 @@ impl NetlinkTransport {
             socket,
             buffer: Writer::new(),
             record: None,
+            unheard: None,
             disregarded: Vec::new(),
             changing: Vec::new(),
         })
     }
 
-    /// Commits a transaction, with as many elements in a message.
+    /// Commits a transaction, with as many elements in a message, and without notifications to a
+    /// listener.
     fn commit_batch(
         &mut self,
         transaction: &Transaction,
         elements_per_message: usize,
+        unheard_by: Option<&Membership>,
     ) -> Result<CommitStats, TransportError> {
         let mut stats =
             CommitStats { operations: transaction.operations().len(), ..CommitStats::default() };
@@ -91,9 +97,10 @@ impl NetlinkTransport {
         }
         stats.bytes = batch.writer.len();
         let sent = Instant::now();
-        let result = match transaction.generation() {
-            Some(expected) => self.commit_expecting(transaction, &mut batch, expected),
-            None => self.send(transaction, &batch).map(|()| false),
+        let result = match (unheard_by, transaction.generation()) {
+            (Some(listener), _) => self.send_unheard(transaction, &mut batch, listener),
+            (None, Some(expected)) => self.commit_expecting(transaction, &mut batch, expected),
+            (None, None) => self.send(transaction, &batch).map(|()| false),
         };
         stats.commit = sent.elapsed();
         if batch.writer.len() <= KEPT_BUFFER {
@@ -135,6 +142,34 @@ impl NetlinkTransport {
             Err(_) if !is_unchanged => Err(TransportError::Conflict),
             Err(error) => Err(error),
         }
+    }
+
+    /// Commits a batch while a listener gets no notifications. Returns whether another program may
+    /// have committed something before the listener got them again.
+    fn send_unheard(
+        &mut self,
+        transaction: &Transaction,
+        batch: &mut Batch,
+        listener: &Membership,
+    ) -> Result<bool, TransportError> {
+        let newest = match (self.unheard, transaction.generation()) {
+            (Some(newest), _) => Some(newest),
+            (None, Some(expected)) => self.newest_unchanged_since(expected, |_| true)?,
+            (None, None) => nftables::generation(&mut self.socket)?,
+        };
+        let newest = newest.ok_or(TransportError::Conflict)?;
+        // The record listens as well.
+        self.record = None;
+        batch.expect(newest);
+        listener.without(|| self.send(transaction, batch))??;
+        // The kernel counts commits that change something, and leaves zero out.
+        for newest in [newest.checked_add(1).unwrap_or(1), newest] {
+            if nftables::is_generation(&mut self.socket, newest)? {
+                self.unheard = Some(newest);
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Returns the newest generation; `None` if another program may have changed one of the tables
@@ -188,13 +223,13 @@ impl Transport for NetlinkTransport {
         if transaction.is_empty() {
             return Ok(CommitStats::default());
         }
-        let result = self.commit_batch(transaction, batch::ELEMENTS_PER_MESSAGE);
+        let result = self.commit_batch(transaction, batch::ELEMENTS_PER_MESSAGE, None);
         if !is_divisible(transaction, &result) {
             return result;
         }
         // The kernel names one element of a message at most, and kernels before 5.19 none.
         for elements_per_message in DIVISIONS {
-            match self.commit_batch(transaction, elements_per_message) {
+            match self.commit_batch(transaction, elements_per_message, None) {
                 // The longer batch may be too long, or its answers too many, which is not why the
                 // first one was refused.
                 Err(error) if !error.is_conflict() && !names(transaction, &error) => {}
@@ -204,13 +239,26 @@ impl Transport for NetlinkTransport {
         result
     }
 
+    fn commit_unheard(
+        &mut self,
+        transaction: &Transaction,
+        listener: &Membership,
+    ) -> Result<CommitStats, TransportError> {
+        let all = batch::ELEMENTS_PER_MESSAGE;
+        match self.commit_batch(transaction, all, Some(listener)) {
+            // The next attempt finds out what.
+            Err(TransportError::Refused(..)) => Err(TransportError::Conflict),
+            result => result,
+        }
+    }
+
     fn read(
         &mut self,
         table: &Table,
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
         // A kernel without nf_tables has no table.
-        if crate::nftables::generation(&mut self.socket)?.is_none() {
+        if nftables::generation(&mut self.socket)?.is_none() {
             return Ok(None);
         }
         let begun = Instant::now();
@@ -264,6 +312,7 @@ impl Transport for NetlinkTransport {
 
     fn release(&mut self) {
         self.record = None;
+        self.unheard = None;
     }
 
     fn disregard(&mut self, port: u32) {

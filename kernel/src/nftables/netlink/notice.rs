@@ -1,10 +1,10 @@
 //! The kernel's notifications of commits of other programs.
 
-use std::{fmt, mem};
+use std::{fmt, mem, sync::Arc};
 
 use crate::{
     netlink::{
-        Awaited, Error, Message, Socket,
+        Awaited, Error, Membership, Message, Socket,
         nfnetlink::{self, subsystem::NFTABLES},
     },
     nftables::{
@@ -19,6 +19,7 @@ use super::touched::Touched;
 #[derive(Debug)]
 pub struct Listener {
     socket: Awaited,
+    membership: Arc<Membership>,
     tables: Vec<Table>,
     /// The changes in watched tables by the commit whose notifications are being read.
     touched: Option<Touched>,
@@ -53,7 +54,14 @@ impl Listener {
         let socket = Socket::open(libc::NETLINK_NETFILTER)?;
         socket.ignore_requests_of(own)?;
         socket.join(GROUP)?;
-        Ok(Self { socket: Awaited::new(socket), tables, touched: None })
+        let membership = Arc::new(socket.membership(GROUP)?);
+        Ok(Self { socket: Awaited::new(socket), membership, tables, touched: None })
+    }
+
+    /// The membership by which the kernel notifies this listener, for
+    /// [`crate::nftables::Transport::commit_unheard`].
+    pub fn membership(&self) -> Arc<Membership> {
+        Arc::clone(&self.membership)
     }
 
     /// Waits until another program has changed a watched table, and returns the author of the last

@@ -82,3 +82,28 @@ fn one_commit_of_several_tables_is_reported_to_each_watcher() {
         assert_eq!(of_a.next(NEVER), None, "of another table");
     });
 }
+
+#[test]
+fn a_listener_hears_what_comes_after_a_commit_without_notifications() {
+    in_namespace(|| {
+        let nft = Nft::installed();
+        let mut ours = support::netlink();
+        let watched = table(Family::Ip);
+        let Listening(runtime, _) = Listening::to(&ours, &[]);
+        let listener = Listener::open(&[], vec![watched.clone()]).unwrap();
+        let membership = listener.membership();
+        let mut listener = Listening(runtime, listener);
+        let mut transaction = Transaction::new();
+        transaction.add_table(&watched);
+        for _ in 0..2 {
+            assert!(!ours.commit_unheard(&transaction, &membership).unwrap().overtaken);
+        }
+        assert_eq!(listener.next(NEVER), None);
+        nft.load("add table ip elsewhere");
+        assert!(ours.commit_unheard(&transaction, &membership).unwrap_err().is_conflict());
+        ours.release();
+        assert!(!ours.commit_unheard(&transaction, &membership).unwrap().overtaken);
+        nft.load("add chain ip kube-proxy theirs");
+        assert!(listener.next(PATIENCE).is_some());
+    });
+}
