@@ -352,6 +352,15 @@ mod tests {
     }
 
     #[test]
+    fn slots_are_among_the_capabilities() {
+        let slots = |lb_algorithm, weights: &[u32]| {
+            crate::PROFILE.capabilities.slots(lb_algorithm, &weighted(weights))
+        };
+        assert_eq!(slots(LbAlgorithm::Random, &[3, 1]), 4);
+        assert_eq!(slots(LbAlgorithm::Maglev, &[1; 7]), 4_093);
+    }
+
+    #[test]
     fn turns_are_far_apart() {
         assert_eq!(*interleaved(&[5, 1]), [0, 0, 0, 1, 0, 0]);
         assert_eq!(*interleaved(&[2, 2]), [0, 1, 0, 1]);

@@ -54,7 +54,11 @@ use self::{
 };
 use crate::{
     clean_up::delete_tables,
-    layout::{NftConfig, slots::MOST_HASHED, table},
+    layout::{
+        NftConfig,
+        slots::{MOST_HASHED, Selection},
+        table,
+    },
     monitor::Monitor,
     probe::probe_hashes,
 };
@@ -81,6 +85,7 @@ pub const PROFILE: Profile = Profile {
         .with(LbAlgorithm::RoundRobin)
         .with_at_most(LbAlgorithm::SourceHash, MOST_HASHED)
         .with_at_most(LbAlgorithm::Maglev, MOST_HASHED)
+        .with_slots(|lb_algorithm, pool| Selection::of(lb_algorithm, pool).slots as usize)
         .with_weights(),
     guards_loopback: true,
     ..Profile::new(Mode::NFTABLES)

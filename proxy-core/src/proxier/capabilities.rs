@@ -2,16 +2,20 @@
 //! are served.
 
 use super::Mode;
-use crate::model::LbAlgorithm;
+use crate::{model::LbAlgorithm, state::Pool};
 
 /// The algorithms that a backend can program, whether it can program weights, and whether it has to
 /// know every address of the node. A Service port that asks for more is resolved to the nearest
 /// thing that the backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Equal functions may be taken for others.
+#[allow(unpredictable_function_pointer_comparisons)]
 pub struct Capabilities {
     /// The largest number of endpoints for each algorithm; 0 for algorithms that the backend cannot
     /// program.
     most_endpoints: [usize; LbAlgorithm::ALL.len()],
+    /// The number of slots of each frontend for a pool; 0 where numbers of slots do not matter.
+    slots: fn(LbAlgorithm, &Pool) -> usize,
     default_algorithm: LbAlgorithm,
     weights: bool,
     affinity: bool,
@@ -35,6 +39,7 @@ impl Capabilities {
     /// random, and evenly; node ports can be served on any local address.
     pub const KUBE_PROXY: Self = Self {
         most_endpoints: [0; LbAlgorithm::ALL.len()],
+        slots: |_, _| 0,
         default_algorithm: LbAlgorithm::Random,
         weights: false,
         affinity: true,
@@ -55,6 +60,13 @@ impl Capabilities {
     /// Adds an algorithm for pools of at most so many endpoints.
     pub const fn with_at_most(mut self, lb_algorithm: LbAlgorithm, endpoints: usize) -> Self {
         self.most_endpoints[lb_algorithm as usize] = endpoints;
+        self
+    }
+
+    /// Notes that algorithms and weights take slots of each frontend, of which a Service has a
+    /// limited number.
+    pub const fn with_slots(mut self, slots: fn(LbAlgorithm, &Pool) -> usize) -> Self {
+        self.slots = slots;
         self
     }
 
@@ -126,6 +138,11 @@ impl Capabilities {
     /// if the backend cannot at all.
     pub const fn most_endpoints(&self, lb_algorithm: LbAlgorithm) -> usize {
         self.most_endpoints[lb_algorithm as usize]
+    }
+
+    /// The number of slots of each frontend for a pool; 0 where numbers of slots do not matter.
+    pub fn slots(&self, lb_algorithm: LbAlgorithm, pool: &Pool) -> usize {
+        (self.slots)(lb_algorithm, pool)
     }
 
     /// Whether the backend gives endpoints shares of connections in proportion to their weights.

@@ -13,28 +13,42 @@ use crate::{
 pub(crate) struct Replaced {
     pub(crate) asked: LbAlgorithm,
     pub(crate) used: LbAlgorithm,
-    /// The largest number of endpoints that the asked algorithm can be programmed for; 0 if it
-    /// cannot be programmed at all.
-    pub(crate) most: usize,
+    pub(crate) limit: Limit,
 }
 
+/// What keeps a backend from programming what a Service asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// The backend has no such feature.
+    Mode,
+    /// The pool has more endpoints than this.
+    Endpoints(usize),
+    /// All frontends of the Service would have more than [`MAX_SLOTS`] slots.
+    Slots,
+}
+
+/// The most slots that all frontends of a Service have in a family, unless each endpoint has one.
+/// A slot is an element of the kernel's, which takes some 220 bytes in all.
+pub(crate) const MAX_SLOTS: usize = 500_000;
+
 /// Returns the algorithm that is nearest to the asked one, among those that can be programmed for
-/// so many endpoints, and why that is another one.
+/// so many endpoints, and whose slots `fit`, and why that is another one.
 pub(crate) fn nearest(
     asked: LbAlgorithm,
     endpoints: usize,
     capabilities: &Capabilities,
+    fit: impl Fn(LbAlgorithm) -> bool,
 ) -> (LbAlgorithm, Option<Replaced>) {
-    let fits = |lb_algorithm: LbAlgorithm| {
-        let most = capabilities.most_endpoints(lb_algorithm);
-        most > 0 && endpoints <= most
+    let limit = |lb_algorithm: LbAlgorithm| match capabilities.most_endpoints(lb_algorithm) {
+        0 => Some(Limit::Mode),
+        most if endpoints > most => Some(Limit::Endpoints(most)),
+        _ => (!fit(lb_algorithm)).then_some(Limit::Slots),
     };
-    if fits(asked) {
-        return (asked, None);
-    }
+    let Some(of_asked) = limit(asked) else { return (asked, None) };
+    let fits = |lb_algorithm| limit(lb_algorithm).is_none();
     let mut candidates = substitutes(asked).iter().copied();
     let used = candidates.find(|&lb_algorithm| fits(lb_algorithm)).unwrap_or(LbAlgorithm::Random);
-    (used, Some(Replaced { asked, used, most: capabilities.most_endpoints(asked) }))
+    (used, (used != asked).then_some(Replaced { asked, used, limit: of_asked }))
 }
 
 /// The algorithms that come closest to one, the closest first. Where none of them can be
@@ -66,8 +80,8 @@ pub(crate) struct UnsupportedFeatures {
     pub(crate) lb_algorithm: Option<(Option<&'static str>, Replaced)>,
     /// Whether clients should be remembered, which the kernel cannot.
     pub(crate) affinity: bool,
-    /// Whether endpoints have unequal weights, which cannot be programmed.
-    pub(crate) weights: bool,
+    /// Why endpoints do not have the unequal weights that they should have.
+    pub(crate) weights: Option<Limit>,
     /// Whether shares should grow, which needs weights.
     pub(crate) slow_start: bool,
     /// Whether endpoints should be sent the client's address, by a backend that ends no
@@ -89,7 +103,7 @@ enum UnsupportedFeature {
     LbAlgorithm(Replaced),
     DefaultAlgorithm(Replaced),
     Affinity,
-    Weights,
+    Weights(Limit),
     SlowStart,
     ProxyProtocol,
 }
@@ -108,9 +122,10 @@ impl UnsupportedFeatures {
             },
             mode,
         });
+        let weights = UnsupportedFeature::Weights(self.weights.unwrap_or(Limit::Mode));
         let others = [
             (self.affinity, "spec.sessionAffinity", UnsupportedFeature::Affinity),
-            (self.weights, "switchyard/weight", UnsupportedFeature::Weights),
+            (self.weights.is_some(), "switchyard/weight", weights),
             (self.slow_start, SLOW_START, UnsupportedFeature::SlowStart),
             (self.proxy_protocol, PROXY_PROTOCOL, UnsupportedFeature::ProxyProtocol),
         ];
@@ -133,7 +148,12 @@ impl fmt::Display for UnsupportedReason {
                 "clients cannot be remembered {within}, for want of a module of the kernel; each \
                  connection is spread by itself"
             ),
-            UnsupportedFeature::Weights => write!(
+            UnsupportedFeature::Weights(Limit::Slots) => write!(
+                f,
+                "unequal shares of endpoints would take more than {MAX_SLOTS} elements for all \
+                 frontends of the Service {within}; connections are spread evenly"
+            ),
+            UnsupportedFeature::Weights(_) => write!(
                 f,
                 "the EndpointSlices give endpoints unequal weights, which cannot be programmed \
                  {within}; connections are spread evenly, and weight 0 drains"
@@ -154,18 +174,23 @@ impl fmt::Display for UnsupportedReason {
 fn write_replaced(
     f: &mut fmt::Formatter<'_>,
     whose: &str,
-    Replaced { asked, used, most }: Replaced,
+    Replaced { asked, used, limit }: Replaced,
     within: &str,
 ) -> fmt::Result {
-    match most {
-        0 => write!(
+    match limit {
+        Limit::Mode => write!(
             f,
             "{whose}`{asked}` cannot be programmed {within}; connections are spread by `{used}` instead"
         ),
-        most => write!(
+        Limit::Endpoints(most) => write!(
             f,
             "{whose}`{asked}` can be programmed for at most {most} endpoints {within}; connections to \
              more are spread by `{used}` instead"
+        ),
+        Limit::Slots => write!(
+            f,
+            "{whose}`{asked}` would take more than {MAX_SLOTS} elements for all frontends of the \
+             Service {within}; connections are spread by `{used}` instead"
         ),
     }
 }
@@ -217,7 +242,7 @@ mod tests {
             let mut capabilities =
                 LbAlgorithm::ALL.into_iter().fold(Capabilities::KUBE_PROXY, Capabilities::with);
             for &next in order {
-                assert_eq!(nearest(asked, 3, &capabilities).0, next, "{asked}");
+                assert_eq!(nearest(asked, 3, &capabilities, |_| true).0, next, "{asked}");
                 capabilities = capabilities.with_at_most(next, 0);
             }
         }
@@ -227,7 +252,7 @@ mod tests {
     fn pools_that_are_too_large_are_spread_otherwise() {
         let capabilities =
             Capabilities::KUBE_PROXY.with_at_most(Maglev, 20).with_at_most(SourceHash, 30);
-        let used = |endpoints| nearest(Maglev, endpoints, &capabilities).0;
+        let used = |endpoints| nearest(Maglev, endpoints, &capabilities, |_| true).0;
         assert_eq!([20, 21, 30, 31].map(used), [Maglev, SourceHash, SourceHash, Random]);
     }
 }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use self::{
-    lb_algorithm::UnsupportedFeatures,
+    lb_algorithm::{Limit, UnsupportedFeatures},
     pools::{Places, Pools, Weights},
     slow_start::GrowingShares,
 };
@@ -60,6 +60,8 @@ pub(crate) struct Endpoints<'s> {
     pub(crate) growing: Option<&'s GrowingShares>,
     /// The most endpoints of each pool of a port.
     pub(crate) most: usize,
+    /// The most slots of each frontend.
+    pub(crate) most_slots: usize,
     /// The choices for ports so far, with numbers of [`pools::places`], by what decides each.
     pub(crate) chosen: HashMap<(Places, bool, bool, bool), Pools>,
 }
@@ -130,19 +132,34 @@ pub(crate) fn resolve(
         proxy_protocol: proxy_protocol.is_some() && !node.capabilities.has_proxy_protocol(),
         ..UnsupportedFeatures::default()
     };
-    if !node.capabilities.has_weights() {
-        for pool in [&mut cluster, &mut local] {
+    let mut even_out = |cluster: &mut Pool, local: &mut Pool, limit| {
+        for pool in [cluster, local] {
             if pools::is_uneven(pool) {
-                unsupported.weights = true;
+                unsupported.weights = Some(limit);
                 *pool = pools::evenly(pool.to_vec());
             }
         }
+    };
+    if !node.capabilities.has_weights() {
+        even_out(&mut cluster, &mut local, Limit::Mode);
     }
-    let endpoints = cluster.len().max(local.len());
-    let (lb_algorithm, replaced) = lb_algorithm::nearest(asked, endpoints, &node.capabilities);
+    let slots_fit = |lb_algorithm, pools: [&Pool; 2]| {
+        let pools = pools.into_iter().filter(|pool| !pool.is_empty());
+        let slots = pools.clone().map(|pool| node.capabilities.slots(lb_algorithm, pool));
+        slots.sum::<usize>() <= endpoints.most_slots.max(pools.map(|pool| pool.len()).sum())
+    };
+    let (lb_algorithm, replaced) = lb_algorithm::nearest(
+        asked,
+        cluster.len().max(local.len()),
+        &node.capabilities,
+        |lb_algorithm| slots_fit(lb_algorithm, [&cluster, &local]),
+    );
+    if !slots_fit(lb_algorithm, [&cluster, &local]) {
+        even_out(&mut cluster, &mut local, Limit::Slots);
+    }
     unsupported.lb_algorithm = replaced
         // A default that cannot be programmed at all is the node's fault, and reported once.
-        .filter(|replaced| service.lb_algorithm.is_some() || replaced.most > 0)
+        .filter(|replaced| service.lb_algorithm.is_some() || replaced.limit != Limit::Mode)
         .map(|replaced| (service.lb_algorithm.map(|asked| asked.annotation), replaced));
     let resolved = ResolvedServicePort {
         draining: pools.draining(&cluster, &local),

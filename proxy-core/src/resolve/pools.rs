@@ -39,7 +39,7 @@ impl Pools {
     /// Chooses the endpoints of a Service port for the policies that the port uses.
     pub(crate) fn choose(
         id: &ServicePortId,
-        Endpoints { slices, growing, most, chosen }: &mut Endpoints<'_>,
+        Endpoints { slices, growing, most, chosen, .. }: &mut Endpoints<'_>,
         zone: Option<&str>,
         uses_cluster: bool,
         uses_local: bool,

@@ -204,7 +204,7 @@ impl Tracker {
     /// place, if the configuration names one that the backend cannot program for any Service.
     pub fn replaced_default_algorithm(&self) -> Option<(LbAlgorithm, LbAlgorithm)> {
         let (used, replaced) =
-            lb_algorithm::nearest(self.config.lb_algorithm?, 1, &self.capabilities);
+            lb_algorithm::nearest(self.config.lb_algorithm?, 1, &self.capabilities, |_| true);
         replaced.map(|replaced| (replaced.asked, used))
     }
 

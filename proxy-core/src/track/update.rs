@@ -19,7 +19,9 @@ use crate::{
         service::{Addresses, Service, ServicePort},
     },
     resolve::{
-        self, Endpoints, NodeContext, frontends::listeners, lb_algorithm::UnsupportedFeatures,
+        self, Endpoints, NodeContext,
+        frontends::listeners,
+        lb_algorithm::{MAX_SLOTS, UnsupportedFeatures},
     },
     state::{Action, Frontend, FrontendAddress, NodePortAddresses, ResolvedServicePort},
 };
@@ -161,10 +163,13 @@ impl Tracker {
                 let slices = self.slices.get(name).filter(|slice| slice.family == family);
                 let around = around.get(family);
                 let places = service.ports.iter().map(|port| places(port, addresses, around));
+                let of_port = |port| listeners(port, addresses, around.external_ips).count();
+                let frontends: usize = service.ports.iter().map(of_port).sum();
                 let endpoints = &mut Endpoints {
                     slices: slices.collect(),
                     growing,
                     most: MAX_DESTINATIONS / places.sum::<usize>().max(1),
+                    most_slots: MAX_SLOTS / frontends.max(1),
                     chosen: HashMap::new(),
                 };
                 for port in &service.ports {

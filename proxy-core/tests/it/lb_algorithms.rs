@@ -6,6 +6,7 @@ use switchyard_core::{
     model::{IpFamily, LbAlgorithm, PerFamily, Protocol},
     objects::Kind,
     proxier::{Capabilities, Mode},
+    state::Pool,
     testing::{Builder, NODE, endpoint, service, slice},
     track::{Problem, Reason},
 };
@@ -252,6 +253,49 @@ fn the_larger_pool_decides() {
         (lb_algorithm(&cluster), cluster.tracker.unsupported().v4),
         (LbAlgorithm::Maglev, 0)
     );
+}
+
+/// A backend with a thousand slots for each frontend with Maglev, and as many as weights otherwise.
+#[test]
+fn slots_of_all_frontends_are_limited() {
+    let slots = |lb_algorithm, pool: &Pool| match lb_algorithm {
+        LbAlgorithm::Maglev => 1_000,
+        _ => pool.iter().map(|endpoint| endpoint.weight as usize).sum(),
+    };
+    let mut cluster = cluster(everything().with_slots(slots));
+    let with_ports = |count: i64| {
+        let service = service("web", "10.0.0.1").annotation(LB_ALGORITHM, "maglev");
+        (1..=count).fold(service, |made, port| made.port(&format!("p{port}"), "TCP", port))
+    };
+    let weighed = |weight: &str| {
+        let slice = (1..=501)
+            .fold(slice("web", "1"), |made, port| made.port(&format!("p{port}"), "TCP", 8080));
+        slice
+            .annotation("switchyard/weights", format!("10.1.0.1={weight}"))
+            .endpoint(endpoint("10.1.0.1", NODE))
+            .endpoint(endpoint("10.1.0.2", NODE))
+    };
+    let used = |cluster: &Cluster| {
+        let port = cluster.port("web", "p1");
+        let weights: Vec<u32> = port.cluster.iter().map(|endpoint| endpoint.weight).collect();
+        (port.lb_algorithm, weights)
+    };
+    assert_eq!(cluster.apply(&[with_ports(500), weighed("900")]), []);
+    assert_eq!(used(&cluster), (LbAlgorithm::Maglev, vec![900, 1]));
+    let problems = cluster.apply([&with_ports(501)]);
+    let of_lb_algorithm = "`maglev` would take more than 500000 elements for all frontends of the \
+                           Service in nftables mode; connections are spread by `source-hash` \
+                           instead";
+    assert_eq!(problems[0].message, of_lb_algorithm);
+    assert_eq!(used(&cluster), (LbAlgorithm::SourceHash, vec![900, 1]));
+    let problems = cluster.apply([&weighed("1000")]);
+    let of_weights = "unequal shares of endpoints would take more than 500000 elements for all \
+                      frontends of the Service in nftables mode; connections are spread evenly";
+    assert!(problems.iter().any(|problem| problem.message == of_weights), "{problems:?}");
+    assert_eq!(used(&cluster), (LbAlgorithm::Random, vec![1, 1]));
+    cluster.apply([&with_ports(1)]);
+    assert_eq!(used(&cluster), (LbAlgorithm::Maglev, vec![1000, 1]));
+    assert_eq!(cluster.tracker.unsupported().v4, 0);
 }
 
 #[test]
