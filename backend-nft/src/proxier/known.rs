@@ -137,7 +137,10 @@ impl KnownSet<'_> {
         match self {
             // The name has all that the shape depends on.
             Self::Synced(_) => true,
-            Self::Read(known) => known.definition.as_ref().is_ok_and(|set| set.same_shape(wanted)),
+            Self::Read(known) => known.definition.as_ref().is_ok_and(|set| {
+                // Kernels before 6.5 do not change the size of a map that remembers clients.
+                set.same_shape(wanted) && (wanted.timeout.is_some() || set.size == wanted.size)
+            }),
         }
     }
 

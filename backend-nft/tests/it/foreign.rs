@@ -363,6 +363,29 @@ fn a_dormant_table_is_woken() {
     });
 }
 
+/// Services would not fit into it.
+#[test]
+fn a_set_of_another_size_is_made_anew() {
+    in_namespace(|| {
+        let mut node = start(config());
+        node.sync(web());
+        let is_small = || nft("list set ip kube-proxy nodeport-ips").contains("size 5");
+        for is_known in [true, false] {
+            // Since kernel 6.5, this changes the size.
+            nft("add set ip kube-proxy nodeport-ips { type ipv4_addr; size 5; }");
+            if !is_small() {
+                return;
+            }
+            match is_known {
+                true => node.full(),
+                false => node.restart(open()),
+            };
+            assert!(!is_small());
+            assert_eq!(node.full().bytes, 0);
+        }
+    });
+}
+
 /// Changes that the kernel reports of another program are undone without reading, which takes far
 /// longer and would hold up what else changes; before anything is read if that is not all.
 #[test]
