@@ -363,7 +363,7 @@ fn a_dormant_table_is_woken() {
     });
 }
 
-/// Services would not fit into it.
+/// Services would not fit into the set.
 #[test]
 fn a_set_of_another_size_is_made_anew() {
     in_namespace(|| {

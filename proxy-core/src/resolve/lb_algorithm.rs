@@ -16,7 +16,7 @@ pub(crate) struct Replaced {
     pub(crate) limit: Limit,
 }
 
-/// What keeps a backend from programming what a Service asks for.
+/// The reason why a backend cannot program what a Service asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// The backend has no such feature.
