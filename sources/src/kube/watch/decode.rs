@@ -4,10 +4,13 @@
 //! is therefore reported with its name and field, and the rest of its list or watch is unaffected.
 //! The raw text is borrowed from the answer and not copied.
 
-use std::{marker::PhantomData, mem};
+use std::{borrow::Cow, marker::PhantomData, mem};
 
 use kube::core::{WatchEvent, watch::Bookmark};
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _},
+};
 use serde_json::value::RawValue;
 use switchyard_core::objects::{
     EndpointSlice, Kind, Metadata, Node, Object, ObjectKey, Service, ServiceCidr,
@@ -129,10 +132,27 @@ fn decode_tracked<T: DecodableObject>(text: &str) -> Result<Object, Fault> {
 #[derive(Debug, Deserialize)]
 #[serde(bound = "T: DecodableObject")]
 pub(super) struct Page<T> {
+    #[expect(dead_code, reason = "checked when it is decoded")]
+    kind: ListKind<T>,
     #[serde(default)]
     pub(super) metadata: PageMetadata,
-    /// `null` for none.
+    /// `null` for none, but always there.
+    #[serde(deserialize_with = "Deserialize::deserialize")]
     pub(super) items: Option<Vec<Item<T>>>,
+}
+
+/// `kind` of a list: any object with a version would be an empty list otherwise.
+#[derive(Debug)]
+struct ListKind<T>(PhantomData<T>);
+
+impl<'de, T: DecodableObject> Deserialize<'de> for ListKind<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let kind = Cow::<str>::deserialize(deserializer)?;
+        if kind.strip_suffix("List") == Some(T::KIND.as_str()) {
+            return Ok(Self(PhantomData));
+        }
+        Err(D::Error::custom(format_args!("the kind is not {}List", T::KIND)))
+    }
 }
 
 /// `metadata` of a list.
@@ -219,8 +239,20 @@ mod tests {
         assert_eq!(items[0].key.as_ref().unwrap().name, "b");
         assert!(items[1].content.is_ok());
         assert_eq!((&items[2].key, fault(&items[2]).0), (&None, ""));
-        let page: Page<Service> = serde_json::from_str(r#"{"items":null}"#).unwrap();
-        assert!(page.items.is_none());
+    }
+
+    #[test]
+    fn a_page_is_one_of_its_kind_with_items() {
+        let read = |text| serde_json::from_str::<Page<Service>>(text);
+        assert!(read(r#"{"kind":"ServiceList","items":null}"#).unwrap().items.is_none());
+        for other in [
+            r#"{"kind":"ServiceList","metadata":{"resourceVersion":"7"}}"#,
+            r#"{"kind":"NodeList","items":[]}"#,
+            r#"{"kind":"Other","items":[]}"#,
+            r#"{"items":[]}"#,
+        ] {
+            assert!(read(other).is_err(), "{other}");
+        }
     }
 
     #[test]

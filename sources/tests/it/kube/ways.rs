@@ -79,7 +79,9 @@ impl Reply {
                 (200, format!("{}\n", json!({"type": "BOOKMARK", "object": object})))
             }
             Self::List => {
-                (200, json!({"metadata": {"resourceVersion": "7"}, "items": []}).to_string())
+                let metadata = json!({"resourceVersion": "7"});
+                let list = json!({"kind": "ServiceList", "metadata": metadata, "items": []});
+                (200, list.to_string())
             }
             Self::Refused => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
             Self::None => future::pending().await,
