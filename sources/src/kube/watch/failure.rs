@@ -6,6 +6,8 @@ use kube::core::Status;
 
 /// The longest time that the server can make a watch wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+/// The longest message of an answer that is kept, in bytes.
+const MAX_MESSAGE: usize = 1024;
 
 /// Why a watch does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +18,9 @@ pub(super) enum Failure {
     /// The server answered with an error.
     #[error("{} ({})", .0.message, .0.code)]
     Answer(Box<Status>),
+    /// An object in the stream of an open watch is no event.
+    #[error("an event cannot be decoded")]
+    Undecodable,
     /// The stream of an open watch held an error.
     #[error("{} ({})", .0.message, .0.code)]
     Event(Box<Status>),
@@ -46,7 +51,11 @@ pub(super) enum Failure {
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::Answer(status),
+            // The client takes any JSON object for a status.
+            kube::Error::Api(status) if status.code == 0 && status.message.is_empty() => {
+                Self::Undecodable
+            }
+            kube::Error::Api(status) => Self::Answer(clipped(status)),
             other => Self::Connection(other),
         }
     }
@@ -59,6 +68,11 @@ impl From<ReceiverDropped> for Failure {
 }
 
 impl Failure {
+    /// Returns the failure of an error in the stream of a watch.
+    pub(super) fn event(status: Box<Status>) -> Self {
+        Self::Event(clipped(status))
+    }
+
     fn status(&self) -> Option<&Status> {
         match self {
             Self::Answer(status) | Self::Event(status) => Some(status),
@@ -82,11 +96,28 @@ impl Failure {
             || matches!(self, Self::NoVersion)
     }
 
+    /// Whether the server answered, and with a failure that may last as long as the version is
+    /// asked for: not with one that says that the server is overloaded or out of reach behind a
+    /// gateway, or that the credentials are old.
+    pub(super) fn is_answered(&self) -> bool {
+        match self {
+            Self::Answer(_) | Self::Event(_) => !matches!(self.code(), 401 | 429 | 502 | 503 | 504),
+            Self::Connection(error) => {
+                matches!(error, kube::Error::ReadEvents(_) | kube::Error::SerdeError(_))
+            }
+            Self::Undecodable | Self::List(_) | Self::EndedEarly | Self::Incomplete => true,
+            Self::NoVersion => true,
+            Self::ReceiverDropped | Self::NoAnswer(_) | Self::Silence(_) => false,
+        }
+    }
+
     /// Whether a streamed list failed in a way that has nothing to do with the load or the reach of
     /// the server, so that the list can be asked for in another way at once.
     pub(super) fn is_about_streaming(&self) -> bool {
         match self {
-            Self::Answer(status) => matches!(status.code, 400 | 410 | 422),
+            Self::Answer(status) => {
+                (400..500).contains(&status.code) && !matches!(status.code, 401 | 429)
+            }
             Self::Event(status) => status.code != 429 && self.retry_after().is_zero(),
             Self::Incomplete | Self::Silence(_) => true,
             _ => false,
@@ -103,6 +134,12 @@ impl Failure {
     }
 }
 
+/// Shortens the message, which is a gateway's whole page at worst.
+fn clipped(mut status: Box<Status>) -> Box<Status> {
+    status.message.truncate(status.message.floor_char_boundary(MAX_MESSAGE));
+    status
+}
+
 fn last_cause(error: &kube::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(source) = cause.source() {
@@ -114,3 +151,20 @@ fn last_cause(error: &kube::Error) -> String {
 /// The receiver of the events was dropped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiverDropped;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_sends_is_told_shortly() {
+        let page = "é".repeat(MAX_MESSAGE);
+        let status = || Status::failure(&page, "").with_code(502).boxed();
+        for failure in [Failure::from(kube::Error::Api(status())), Failure::event(status())] {
+            assert_eq!(failure.to_string().len(), MAX_MESSAGE + " (502)".len());
+        }
+        let other: Status = serde_json::from_str(r#"{"type": "UNKNOWN"}"#).unwrap();
+        let failure = Failure::from(kube::Error::Api(other.boxed()));
+        assert_eq!(failure.to_string(), "an event cannot be decoded");
+    }
+}

@@ -17,7 +17,7 @@ use hyper::header::{ACCEPT, HeaderValue};
 use kube::{
     Client,
     api::{ListParams, WatchParams},
-    core::{Request, WatchEvent},
+    core::{Request, WatchEvent, watch::Bookmark},
 };
 use switchyard_core::{error::ErrorChain, objects::Event};
 use tokio::{
@@ -56,6 +56,9 @@ const MAX_STREAM_ERRORS: u32 = 5;
 /// server's versions have passed that one by then, only a list shows that the server was not just
 /// quiet: one for each watch that is opened again, for which all nodes would ask after each outage.
 const MAX_SILENT: u32 = 2;
+/// After so many answers in a row that brought nothing but a failure, the version is given up:
+/// the server may refuse each watch from it. The heads of further answers are no news.
+const MAX_FRUITLESS: u32 = 5;
 
 /// An open watch.
 type Events<T> = BoxStream<'static, Result<WatchItem<T>, kube::Error>>;
@@ -96,6 +99,8 @@ pub(crate) struct Watch<T, I> {
     failures: u32,
     /// Watches in a row that were silent from the start.
     silent: u32,
+    /// Failures in a row that the server answered with ([`Failure::is_answered`]).
+    fruitless: u32,
     /// Whether the present request is a watch that has brought something.
     has_progressed: bool,
     is_absent: bool,
@@ -126,6 +131,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             pages: true,
             failures: 0,
             silent: 0,
+            fruitless: 0,
             has_progressed: false,
             is_absent: false,
             item: PhantomData,
@@ -141,6 +147,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             let result = self.step().await;
             if mem::take(&mut self.has_progressed) {
                 pauses = Pauses::default();
+                self.fruitless = 0;
             }
             let Err(failure) = result else {
                 self.is_absent = false;
@@ -173,6 +180,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         if self.target.is_optional && matches!(failure.code(), 403 | 404) {
             return self.do_without(&failure).await.map(Some);
         }
+        self.fruitless += u32::from(failure.is_answered());
         Ok(match (&self.version, self.streams) {
             (None, true) => self.recover_stream(&failure),
             (None, false) => self.recover_list(&failure),
@@ -231,7 +239,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// Has everything listed again if the version is of no use.
     fn recover_watch(&mut self, failure: &Failure) -> Option<Duration> {
         let kind = T::KIND;
-        if failure.is_about_version() || self.silent >= MAX_SILENT {
+        let is_of_no_use = self.silent >= MAX_SILENT || self.fruitless >= MAX_FRUITLESS;
+        if failure.is_about_version() || is_of_no_use {
             info!(%kind, err = %ErrorChain(failure), "Watch expired; relisting");
             self.silent = 0;
             // A log that is too short says nothing against the version.
@@ -258,6 +267,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             self.is_absent = true;
         }
         self.pulse.absent();
+        self.fruitless = 0;
         if !self.is_synced {
             self.complete(List::Collected(Collected::new(T::KIND))).await?;
         }
@@ -277,10 +287,11 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
                 }
                 Some(WatchEvent::Deleted(item)) => self.remove(&mut list, item).await?,
                 Some(WatchEvent::Bookmark(bookmark)) if ends_list(&bookmark) => {
-                    break bookmark.metadata.resource_version;
+                    break version_of(bookmark)?;
                 }
-                Some(WatchEvent::Bookmark(_)) => (),
-                Some(WatchEvent::Error(status)) => return Err(Failure::Event(status)),
+                // A server that does not know `sendInitialEvents`: others send none before the end.
+                Some(WatchEvent::Bookmark(_)) => return Err(Failure::Incomplete),
+                Some(WatchEvent::Error(status)) => return Err(Failure::event(status)),
                 None => return Err(Failure::Incomplete),
             }
         };
@@ -371,7 +382,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let events = time::timeout(self.timing.response, self.client.request_events(request))
             .await
             .map_err(|_| Failure::NoAnswer(self.timing.response))??;
-        self.pulse.heard();
+        if self.fruitless < MAX_FRUITLESS {
+            self.pulse.heard();
+        }
         Ok(events.boxed())
     }
 
@@ -380,7 +393,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let event = time::timeout(self.timing.idle, events.try_next())
             .await
             .map_err(|_| Failure::Silence(self.timing.idle))??;
-        self.pulse.heard();
+        if !matches!(event, None | Some(WatchEvent::Error(_))) {
+            self.pulse.heard();
+        }
         Ok(event)
     }
 
@@ -399,9 +414,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
                     }
                 }
                 WatchEvent::Bookmark(bookmark) => {
-                    self.version = Some(bookmark.metadata.resource_version);
+                    self.version = Some(version_of(bookmark)?);
                 }
-                WatchEvent::Error(status) => return Err(Failure::Event(status)),
+                WatchEvent::Error(status) => return Err(Failure::event(status)),
             }
             self.has_progressed = true;
         }
@@ -487,6 +502,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         }
         self.is_synced = true;
         self.has_sent = true;
+        self.fruitless = 0;
         self.pulse.synced();
         Ok(())
     }
@@ -494,4 +510,10 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     async fn send(&self, event: Event) -> Result<(), ReceiverDropped> {
         self.sender.send(event.into()).await.map_err(|_| ReceiverDropped)
     }
+}
+
+/// Returns the version of a bookmark.
+fn version_of(bookmark: Bookmark) -> Result<String, Failure> {
+    let version = bookmark.metadata.resource_version;
+    if version.is_empty() { Err(Failure::NoVersion) } else { Ok(version) }
 }

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{Request, Response, body::Frame};
 use kube::{Client, client::Body};
 use serde_json::json;
-use switchyard_core::objects::Event;
+use switchyard_core::objects::{Event, Kind};
 use switchyard_sources::kube::{Pacer, RequestPace, Timing, WatchHealth, watch_all};
 use tokio::{sync::mpsc, time::Instant};
 use tower::{BoxError, service_fn};
@@ -35,6 +35,10 @@ enum Reply {
     Broken,
     /// The same after a bookmark of version 7.
     Bookmark,
+    /// A stream that does not end after a bookmark without a version.
+    Unversioned,
+    /// A stream of an object that is no event.
+    Garbage,
     /// A list without objects, of version 7.
     List,
     /// No connection.
@@ -73,8 +77,10 @@ impl Reply {
                 (200, format!("{event}\n"))
             }
             Self::Ends | Self::Silent | Self::Broken => (200, String::new()),
-            Self::Bookmark => {
-                let metadata = json!({"resourceVersion": "7"});
+            Self::Garbage => (200, "{\"type\": \"UNKNOWN\"}\n".to_owned()),
+            Self::Bookmark | Self::Unversioned => {
+                let version = if matches!(self, Self::Bookmark) { "7" } else { "" };
+                let metadata = json!({"resourceVersion": version});
                 let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata});
                 (200, format!("{}\n", json!({"type": "BOOKMARK", "object": object})))
             }
@@ -88,7 +94,9 @@ impl Reply {
         };
         let frames = stream::iter([Ok(Frame::data(text.into()))]);
         let body = match self {
-            Self::Silent => StreamBody::new(frames.chain(stream::pending())).boxed_unsync(),
+            Self::Silent | Self::Unversioned => {
+                StreamBody::new(frames.chain(stream::pending())).boxed_unsync()
+            }
             Self::Broken | Self::Bookmark => {
                 let error = io::Error::from(io::ErrorKind::ConnectionReset);
                 StreamBody::new(frames.chain(stream::iter([Err(error.into())]))).boxed_unsync()
@@ -102,6 +110,10 @@ impl Reply {
 /// Answers the first requests for Services so, and returns these and the next request: the way of
 /// each, and the time since the one before.
 async fn requests_after(replies: &[Reply]) -> Vec<(Way, Duration)> {
+    requests_and_health(replies, WatchHealth::new()).await
+}
+
+async fn requests_and_health(replies: &[Reply], health: WatchHealth) -> Vec<(Way, Duration)> {
     let mut script = VecDeque::from(replies.to_vec());
     let (asked, mut received) = mpsc::unbounded_channel();
     let serve = Arc::new(Mutex::new(move |query: &str| {
@@ -129,7 +141,7 @@ async fn requests_after(replies: &[Reply]) -> Vec<(Way, Duration)> {
     let pacer = Pacer::new(RequestPace { qps: -1.0, burst: 0 });
     let client = Client::new(service, "default");
     let mut last = Instant::now();
-    let watches = watch_all(client, pacer, Timing::default(), NODE, sender, WatchHealth::new());
+    let watches = watch_all(client, pacer, Timing::default(), NODE, sender, health);
     let watches = tokio::spawn(watches);
     let mut requests = Vec::new();
     while requests.len() <= replies.len() {
@@ -143,7 +155,7 @@ async fn requests_after(replies: &[Reply]) -> Vec<(Way, Duration)> {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_is_streamed_until_the_server_shows_that_streaming_fails() {
-    use Reply::{Ends, Error, None, Refused, Silent, Status};
+    use Reply::{Ends, Error, None, Refused, Silent, Status, Unversioned};
     use Way::{Cached, Newest, Stream};
     for (reply, way, least) in [
         (Status(429, 0), Stream, 0.8),
@@ -153,7 +165,7 @@ async fn a_list_is_streamed_until_the_server_shows_that_streaming_fails() {
         (Status(503, 9), Stream, 9.0),
         (Status(504, 1), Stream, 1.0),
         (Status(401, 0), Stream, 0.8),
-        (Status(403, 0), Stream, 0.8),
+        (Status(403, 0), Cached, 0.0),
         (Error(429, 0), Stream, 0.8),
         (Error(503, 3), Stream, 3.0),
         (Refused, Stream, 0.8),
@@ -165,6 +177,8 @@ async fn a_list_is_streamed_until_the_server_shows_that_streaming_fails() {
         (Error(410, 0), Newest, 0.0),
         (Ends, Cached, 0.0),
         (Silent, Cached, 90.0),
+        // Bookmarks before the end: not from a server that streams lists.
+        (Unversioned, Cached, 0.0),
     ] {
         let requests = requests_after(&[reply]).await;
         assert_eq!((requests[0].0, requests[1].0), (Stream, way), "{reply:?}");
@@ -231,7 +245,7 @@ async fn after_watches(replies: &[Reply]) -> (Way, Duration) {
 async fn a_watch_that_brings_something_is_opened_again_soon() {
     use Reply::{Bookmark, Broken, Ends, Refused};
     for (reply, is_soon) in [(Bookmark, true), (Broken, false), (Ends, false), (Refused, false)] {
-        let (way, pause) = after_watches(&[reply; 8]).await;
+        let (way, pause) = after_watches(&[reply; 4]).await;
         assert_eq!((way, pause < Duration::from_secs(2)), (Way::Watch, is_soon), "{reply:?}");
     }
 }
@@ -240,13 +254,15 @@ async fn a_watch_that_brings_something_is_opened_again_soon() {
 /// restored from a backup, which sends nothing up to the version.
 #[tokio::test(start_paused = true)]
 async fn a_version_of_no_use_is_given_up_for_a_list() {
-    use Reply::{Bookmark, Error, Refused, Silent, Status};
+    use Reply::{Bookmark, Error, Refused, Silent, Status, Unversioned};
     let outage = [[Refused; 8].as_slice(), &[Error(410, 0)]].concat();
     for replies in [&[Error(410, 0)], &[Status(410, 0)], &[Status(504, 0)], &*outage] {
         let (way, pause) = after_watches(replies).await;
         assert_ne!(way, Way::Watch, "{replies:?}");
         assert!(pause < Duration::from_secs(3), "{replies:?}: {pause:?}");
     }
+    // A bookmark without a version would have the watch begin anew, without what was deleted.
+    assert_ne!(after_watches(&[Unversioned]).await.0, Way::Watch);
     for (replies, next) in [
         ([Silent].as_slice(), Way::Watch),
         (&[Silent, Silent], Way::Stream),
@@ -265,4 +281,34 @@ async fn a_list_that_the_cache_cannot_answer_is_asked_for_as_the_newest() {
         let requests = requests_after(&[Reply::Status(422, 0), Reply::Status(code, 1)]).await;
         assert_eq!(ways(&requests), [Stream, Cached, next], "{code}");
     }
+}
+
+/// Whatever the reason, of which a server may give any for a version that it cannot serve.
+#[tokio::test(start_paused = true)]
+async fn watches_that_bring_nothing_but_failures_are_given_up_for_a_list() {
+    use Reply::{Bookmark, Broken, Ends, Error, Garbage, Refused, Status};
+    for reply in
+        [Status(400, 0), Status(403, 0), Status(500, 0), Error(500, 0), Garbage, Ends, Broken]
+    {
+        assert_eq!(after_watches(&[reply; 4]).await.0, Way::Watch, "{reply:?}");
+        assert_ne!(after_watches(&[reply; 5]).await.0, Way::Watch, "{reply:?}");
+        let progress = [reply, reply, reply, Bookmark, reply];
+        assert_eq!(after_watches(&progress).await.0, Way::Watch, "{reply:?}");
+    }
+    // These say nothing about the version.
+    for reply in [Refused, Status(401, 0), Status(429, 0), Status(502, 0), Error(503, 0)] {
+        assert_eq!(after_watches(&[reply; 8]).await.0, Way::Watch, "{reply:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_bring_nothing_but_failures_are_no_news() {
+    use Reply::{Error, Status};
+    let failures = [Error(500, 0), Status(500, 0), Status(500, 0), Status(500, 0)];
+    let health = WatchHealth::new();
+    let requests = requests_and_health(&[failures; 4].concat(), health.clone()).await;
+    let streams = requests.iter().filter(|(way, _)| *way == Way::Stream).count();
+    assert_eq!(streams, 5, "{requests:?}");
+    let since_third: Duration = requests[9..].iter().map(|(_, pause)| *pause).sum();
+    assert!(health.heard(Kind::Service).unwrap() > since_third, "{requests:?}");
 }
