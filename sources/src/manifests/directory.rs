@@ -21,6 +21,11 @@ pub(super) struct Signature {
 }
 
 impl Signature {
+    /// Whether this is the same file, whose content may be another.
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+
     /// Returns the signature of a file, after symbolic links.
     pub(super) fn new(metadata: &fs::Metadata) -> Self {
         Self {

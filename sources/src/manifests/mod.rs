@@ -13,7 +13,8 @@
 //!   removed, the object of the other file takes its place.
 //! - Changes are noticed by inotify and sent about 3 ms after the file was closed or renamed.
 //!   Changes that inotify cannot see (network file systems, targets of symbolic links) are found by
-//!   a comparison of file times every ten seconds.
+//!   a comparison of file times every ten seconds. A file that was written in place must not have
+//!   changed for ten seconds then: its writer may not be done.
 
 #![forbid(unsafe_code)]
 

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io, mem,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use switchyard_core::objects::{Event, Object};
@@ -16,6 +17,10 @@ use super::{
     store::Store,
     syntax::Syntax,
 };
+
+/// A scan takes what was written in place once it has not changed for so long: its writer may not
+/// be done, and the part of a manifest that is there is often one with fewer objects.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// The result of reading files.
 #[derive(Debug, Default)]
@@ -31,6 +36,8 @@ pub(super) struct Batch {
 pub(super) struct Reader {
     root: PathBuf,
     signatures: BTreeMap<PathBuf, Option<Signature>>,
+    /// Files that were written in place, as they were first seen in that state.
+    unsettled: BTreeMap<PathBuf, (Signature, Instant)>,
     store: Store,
     /// The problems of the last scan. Directories and files that cannot be read come back at every
     /// scan, but are reported once.
@@ -45,6 +52,7 @@ impl Reader {
         Ok(Self {
             root: dir.to_owned(),
             signatures: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
             store: Store::default(),
             scan_problems: Vec::new(),
         })
@@ -53,6 +61,10 @@ impl Reader {
     /// Lists the whole tree, and reads the files that are new or different. `visit` is called with
     /// the path of each directory, relative to the root.
     pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(&Path)) -> Batch {
+        self.rescan_at(Instant::now(), visit)
+    }
+
+    fn rescan_at(&mut self, now: Instant, visit: &mut dyn FnMut(&Path)) -> Batch {
         let scan = directory::scan(&self.root, visit);
         let is_unlisted = |file: &Path| scan.unlisted.iter().any(|dir| file.starts_with(dir));
         let gone = self
@@ -60,14 +72,21 @@ impl Reader {
             .keys()
             .filter(|file| !scan.files.contains_key(*file) && !is_unlisted(file))
             .cloned();
-        let different = scan
-            .files
-            .iter()
-            .filter(|(file, signature)| {
-                self.signatures.get(*file).and_then(Option::as_ref) != Some(signature)
-            })
-            .map(|(file, _)| file.clone());
-        let changed: BTreeSet<_> = gone.chain(different).collect();
+        let mut changed: BTreeSet<_> = gone.collect();
+        let mut seen = mem::take(&mut self.unsettled);
+        for (file, new) in &scan.files {
+            let known = self.signatures.get(file).and_then(Option::as_ref);
+            if known == Some(new) {
+                continue;
+            }
+            let before = seen.remove(file).filter(|(signature, _)| signature == new);
+            let (_, since) = before.unwrap_or((*new, now));
+            if known.is_some_and(|known| known.is_same_file(new)) && now - since < SETTLED {
+                self.unsettled.insert(file.clone(), (*new, since));
+            } else {
+                changed.insert(file.clone());
+            }
+        }
         let mut batch = self.reread(changed);
         batch.problems.splice(0..0, scan.problems);
         let before = mem::replace(&mut self.scan_problems, batch.problems.clone());
@@ -156,5 +175,30 @@ mod tests {
         fs::remove_file(&file).unwrap();
         let events = reader.rescan(&mut |_| ()).events;
         assert!(matches!(events[..], [Event::Delete(_)]), "{events:?}");
+    }
+    #[test]
+    fn a_scan_takes_what_was_written_in_place_when_it_has_settled() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.yaml");
+        let [one, two] = ["one", "two"].map(|name| {
+            format!("---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}}}\n")
+        });
+        fs::write(&file, one.clone() + &two).unwrap();
+        let mut reader = Reader::new(directory.path()).unwrap();
+        let start = Instant::now();
+        let mut events = |seconds| {
+            reader.rescan_at(start + Duration::from_secs(seconds), &mut |_| ()).events.len()
+        };
+        assert_eq!(events(0), 2);
+        fs::write(&file, "").unwrap();
+        assert_eq!(events(1), 0);
+        fs::write(&file, &one).unwrap();
+        assert_eq!([events(11), events(12), events(20)], [0; 3]);
+        assert_eq!(events(21), 1, "without the second Service");
+        // What takes the file's place is complete.
+        let other = directory.path().join("other");
+        fs::write(&other, &two).unwrap();
+        fs::rename(&other, &file).unwrap();
+        assert_eq!(events(22), 2);
     }
 }
