@@ -43,9 +43,10 @@ impl Signature {
 pub(super) struct Scan {
     /// The manifests, by path.
     pub(super) files: BTreeMap<PathBuf, Signature>,
-    /// Directories that could not be listed: nothing is known about the files below.
+    /// Directories that could not be listed, and links that lead nowhere: nothing is known about
+    /// them and the files below.
     pub(super) unlisted: Vec<PathBuf>,
-    /// The directories that could not be listed, as problems.
+    /// What could not be listed, as problems.
     pub(super) problems: Vec<Problem>,
 }
 
@@ -101,8 +102,18 @@ fn list_entries(
                 continue;
             }
             let path = dir.join(entry.file_name());
-            // Follows symbolic links, and skips links that lead nowhere.
-            let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+            // Follows symbolic links.
+            let metadata = match fs::metadata(entry.path()) {
+                Ok(metadata) => metadata,
+                Err(error) => {
+                    if entry.path().is_symlink() {
+                        let message = format!("the link leads nowhere: {error}");
+                        scan.problems.push(Problem::with_file(&path, message));
+                        scan.unlisted.push(path);
+                    }
+                    continue;
+                }
+            };
             if metadata.is_dir() {
                 list(root, &path, above, scan, visit);
             } else if metadata.is_file() && Syntax::from_path(&path).is_some() {

@@ -137,7 +137,7 @@ impl Reader {
             Ok(Err(error)) => {
                 Problem::with_file(file, format!("not UTF-8: {}", error.utf8_error()))
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
                 self.signatures.remove(file);
                 return None;
             }
@@ -200,5 +200,28 @@ mod tests {
         fs::write(&other, &two).unwrap();
         fs::rename(&other, &file).unwrap();
         assert_eq!(events(22), 2);
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_keep_their_objects() {
+        let directory = tempfile::tempdir().unwrap();
+        let [root, live, away] = ["root", "live", "away"].map(|name| directory.path().join(name));
+        fs::create_dir(&root).unwrap();
+        fs::create_dir(&live).unwrap();
+        let web = "{apiVersion: v1, kind: Service, metadata: {name: web}}";
+        fs::write(live.join("a.yaml"), web).unwrap();
+        fs::write(live.join("b.yaml"), web.replace("web", "shop")).unwrap();
+        symlink(live.join("a.yaml"), root.join("a.yaml")).unwrap();
+        symlink(&live, root.join("all")).unwrap();
+        let mut reader = Reader::new(&root).unwrap();
+        assert_eq!(reader.rescan(&mut |_| ()).events.len(), 2);
+        fs::rename(&live, &away).unwrap();
+        let Batch { events, problems } = reader.rescan(&mut |_| ());
+        assert_eq!((events.len(), problems.len()), (0, 2), "{events:?} {problems:?}");
+        assert_eq!(reader.reread([PathBuf::from("a.yaml")].into()).events.len(), 0);
+        assert_eq!(reader.rescan(&mut |_| ()).problems, []);
+        fs::remove_file(root.join("all")).unwrap();
+        fs::remove_file(root.join("a.yaml")).unwrap();
+        assert_eq!(reader.rescan(&mut |_| ()).events.len(), 2);
     }
 }
