@@ -252,7 +252,11 @@ fn parse_addresses(
         if let Some(of_family) = addresses.get_mut(family) {
             retain_distinct(&mut of_family.external_ips);
             retain_distinct(&mut of_family.load_balancer_ips);
-            of_family.source_ranges = ranges.get(family).clone();
+            match &ranges {
+                Some(ranges) => of_family.source_ranges = ranges.get(family).clone(),
+                // Without any range, all sources would be allowed.
+                None => of_family.load_balancer_ips.clear(),
+            }
         }
     }
     addresses
@@ -347,11 +351,15 @@ fn parse_cluster_ips(
     found
 }
 
-fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> PerFamily<Vec<IpNet>> {
+/// Parses the source ranges of each family; `None` if there are some, and none can be read.
+fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> Option<PerFamily<Vec<IpNet>>> {
     let mut ranges: PerFamily<Vec<IpNet>> = PerFamily::default();
     let mut open: PerFamily<bool> = PerFamily::default();
+    let mut is_any_read = texts.is_empty();
     for (i, text) in texts.iter().enumerate() {
-        match parse_cidr(text.trim()) {
+        let range = parse_cidr(text.trim());
+        is_any_read |= range.is_ok();
+        match range {
             Ok(net) if net.prefix_len() == 0 => *open.get_mut(IpFamily::of_net(&net)) = true,
             Ok(net) => ranges.get_mut(IpFamily::of_net(&net)).push(net),
             Err(error) => problems.add(
@@ -360,12 +368,19 @@ fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> PerFamily<V
             ),
         }
     }
-    PerFamily::from_fn(|family| {
+    if !is_any_read {
+        problems.add_in_any_case(
+            "spec.loadBalancerSourceRanges",
+            "no range can be read: the load balancer's addresses are not served",
+        );
+        return None;
+    }
+    Some(PerFamily::from_fn(|family| {
         let merged = aggregated(ranges.get(family));
         // Two halves are the whole, too.
         let is_open = *open.get(family) || merged.iter().any(|net| net.prefix_len() == 0);
         if is_open { Vec::new() } else { merged }
-    })
+    }))
 }
 
 fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> Vec<ServicePort> {

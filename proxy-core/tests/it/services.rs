@@ -7,7 +7,7 @@ use serde_json::json;
 use switchyard_core::{
     model::{IpFamily, Protocol, ServicePortId},
     proxier::{Capabilities, Mode},
-    state::FrontendAddress,
+    state::{Frontend, FrontendAddress},
     testing::{Builder, endpoint, node, service, service_cidr, slice},
 };
 
@@ -318,6 +318,14 @@ fn source_ranges_guard_load_balancer_addresses_only() {
             assert_eq!(frontend.allowed_sources, wanted, "{texts:?}: {frontend:?}");
         }
     }
+    // None that can be read is not none.
+    let mut cluster = Cluster::new();
+    let problems = cluster.apply(&[ranges(&["203.0.113.7", "10.0.0.0/33"]), node]);
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    let frontends = &cluster.port("web", "http").frontends;
+    let is_guarded =
+        |frontend: &Frontend| matches!(frontend.at, FrontendAddress::LoadBalancerIp(_));
+    assert!(frontends.len() == 3 && !frontends.iter().any(is_guarded), "{frontends:?}");
 }
 
 #[test]
