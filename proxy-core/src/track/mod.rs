@@ -51,8 +51,8 @@ use crate::{
 
 /// The annotation with the time of the change that a slice reflects.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Trigger times kept for one sync at most: they only feed a histogram, and must not pile up while
-/// a backend fails.
+/// Trigger times kept at most, of all Services: they only feed a histogram, and must not pile up
+/// while a backend fails.
 const MOST_TRIGGER_TIMES: usize = 10_000;
 
 /// Service ports whose policy is `Local`, that have endpoints elsewhere, and none here.
@@ -104,6 +104,8 @@ pub struct Tracker {
     no_local: PerFamily<NoLocalEndpoints>,
     /// Trigger times of slices that changed since the last resolve.
     pending_triggers: HashMap<ServiceName, Vec<String>>,
+    /// The number of trigger times that came since the last resolve.
+    pending_times: usize,
     /// The trigger times of slices that changed something to be programmed.
     trigger_times: Vec<(ServiceName, String)>,
 }
@@ -134,6 +136,7 @@ impl Tracker {
             unsynced: Unsynced::default(),
             no_local: PerFamily::default(),
             pending_triggers: HashMap::new(),
+            pending_times: 0,
             trigger_times: Vec::new(),
         }
     }
@@ -280,6 +283,7 @@ impl Tracker {
         // Slices that changed nothing on this node need no programming: there is no latency to
         // report.
         self.pending_triggers.clear();
+        self.pending_times = 0;
         problems
     }
 
@@ -389,11 +393,11 @@ impl Tracker {
                 if self.is_synced()
                     && let Some(service) = changed.first()
                     && let Some(time) = object.metadata.annotations.get(TRIGGER_TIME)
+                    && self.pending_times < MOST_TRIGGER_TIMES
                 {
                     let pending = self.pending_triggers.entry(service.clone()).or_default();
-                    if pending.len() < MOST_TRIGGER_TIMES {
-                        pending.push(time.clone());
-                    }
+                    pending.push(time.clone());
+                    self.pending_times += 1;
                 }
                 self.touched.extend(changed);
             }

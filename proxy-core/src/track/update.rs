@@ -369,9 +369,10 @@ mod tests {
             tracker.apply(Event::Replace { kind, objects: Vec::new(), malformed: Vec::new() });
         }
         let path = format!("metadata/annotations/{}", TRIGGER_TIME.replace('/', "~1"));
-        let changes = [1, 2].map(|n| {
-            let of_web = slice("web", "1").set(&path, "2026-01-01T00:00:00Z");
-            of_web.port("", "TCP", 80).endpoint(endpoint(&format!("10.1.0.{n}"), NODE)).object()
+        let changes = [1, 2, 3, 4].map(|n| {
+            let service = ["web", "shop"][n % 2];
+            let of_service = slice(service, "1").set(&path, "2026-01-01T00:00:00Z");
+            of_service.port("", "TCP", 80).endpoint(endpoint(&format!("10.1.0.{n}"), NODE)).object()
         });
         for change in changes.iter().cycle().take(MOST_TRIGGER_TIMES + 10) {
             tracker.apply(Event::Apply(change.clone()));
