@@ -4,7 +4,7 @@
 //! link beside the file is exchanged), a file that is replaced, and a file that is deleted and
 //! created again. Here, the file is read twice a second, which no kind of link or file system can
 //! hide a change from, and the content is compared: a write without a change, and a missing or
-//! empty file, are ignored.
+//! empty file, are ignored, and so is what is no file: to read a pipe could take for ever.
 
 use std::{fs, io, path::Path, time::Duration};
 
@@ -48,6 +48,10 @@ pub fn is(path: &Path, content: &Content) -> bool {
 }
 
 fn read(path: &Path) -> Option<Content> {
+    let is_stream = |metadata: fs::Metadata| !metadata.is_file() && !metadata.is_dir();
+    if fs::metadata(path).is_ok_and(is_stream) {
+        return None;
+    }
     match fs::read(path) {
         Ok(bytes) if bytes.is_empty() => None,
         Ok(bytes) => Some(Content::Bytes(bytes)),
@@ -58,6 +62,8 @@ fn read(path: &Path) -> Option<Content> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use tempfile::TempDir;
 
     use super::*;
@@ -89,6 +95,11 @@ mod tests {
         fs::write(&other, "b").unwrap();
         let replaced = noticed(&path, || fs::rename(&other, &path).unwrap()).await;
         assert_eq!(replaced, Some(Content::from("b")), "replaced");
+        fs::remove_file(&path).unwrap();
+        let pipe = noticed(&path, || {
+            assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        });
+        assert_eq!(pipe.await, None, "a pipe");
     }
 
     #[tokio::test(start_paused = true)]
