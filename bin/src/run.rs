@@ -53,7 +53,7 @@ use crate::observability::{
     http::{
         healthz::HealthzHandler,
         metrics::{ConfigPages, MetricsHandler},
-        rebind::{self, ServerAddress},
+        rebind::{self, Bound, ServerAddress},
     },
     metrics::Metrics,
     status::{StatusBoard, StatusSources},
@@ -179,8 +179,10 @@ pub fn run(
         logging::set_verbosity,
     );
     let addresses = watch::Sender::new(rebind::addresses(&settings.servers));
+    let bound = watch::Sender::default();
+    let is_bound = bound.subscribe();
     let serving = serve(
-        addresses.subscribe(),
+        (addresses.subscribe(), bound),
         [Arc::new(healthz), Arc::new(exposition)],
         proxy.connections(),
         recorder.clone(),
@@ -223,6 +225,7 @@ pub fn run(
     let parts = LiveParts {
         proxy: proxy.handle(),
         addresses,
+        bound: is_bound,
         pages,
         metrics,
         recorder,
@@ -393,13 +396,13 @@ fn start_proxy(
 /// Serves health and metrics. Ends only with a failure that is fatal by the configuration, once the
 /// Event with the reason is sent.
 async fn serve(
-    addresses: watch::Receiver<[ServerAddress; 2]>,
+    (addresses, bound): (watch::Receiver<[ServerAddress; 2]>, watch::Sender<Bound<2>>),
     [healthz, metrics]: [Arc<dyn Handler>; 2],
     connections: Arc<Connections>,
     recorder: Recorder,
 ) -> RunError {
     let handlers = [("healthz", healthz), ("metrics", metrics)];
-    let (server, address, error) = rebind::serve(addresses, handlers, connections).await;
+    let (server, address, error) = rebind::serve(addresses, handlers, connections, bound).await;
     let error = RunError::Server(server, address, error);
     recorder.record(Event::server_failed(server, ErrorChain(&error).to_string()));
     recorder.flush(FINAL_EVENT_WAIT).await;

@@ -28,7 +28,7 @@ use crate::config::{
 use crate::observability::{
     http::{
         metrics::ConfigPages,
-        rebind::{self, ServerAddress},
+        rebind::{self, Bound, ServerAddress},
     },
     metrics::{Metrics, Reload},
 };
@@ -71,6 +71,8 @@ pub struct LiveParts {
     pub proxy: Handle,
     /// The addresses of the health server and of the metrics server.
     pub addresses: watch::Sender<[ServerAddress; 2]>,
+    /// The addresses at which they serve.
+    pub bound: watch::Receiver<Bound<2>>,
     /// The pages that show the configuration.
     pub pages: watch::Sender<ConfigPages>,
     /// The metrics, which count changes by result.
@@ -149,7 +151,7 @@ impl Reloader {
             source_task::check(&loaded.settings.source).await?;
         }
         let addresses = rebind::addresses(&loaded.settings.servers);
-        rebind::check(&addresses, &self.parts.addresses.borrow())
+        rebind::check(&addresses, &self.parts.bound.borrow())
             .map_err(|(address, error)| Rejection::Server(address, error))?;
         if loaded.config.mode == self.config.mode {
             loaded.settings = loaded.with_mode(self.settings.backend.mode)?;

@@ -35,6 +35,9 @@ pub fn addresses(servers: &ServerSettings) -> [ServerAddress; 2] {
         .map(|address| ServerAddress { address, hard_fail: servers.bind_hard_fail })
 }
 
+/// The address of each server, where it serves.
+pub type Bound<const N: usize> = [Option<SocketAddr>; N];
+
 /// A server, which serves while its future is polled. Dropping the server frees the address.
 struct Server {
     address: SocketAddr,
@@ -44,12 +47,14 @@ struct Server {
 /// Serves each handler at its wanted address, for ever. After a change, the new address is bound
 /// before the old server is closed, unless another server that moves is in the way (`0.0.0.0:1` and
 /// `127.0.0.1:1`, or two that exchange their ports). Connections to the old server end. The
-/// connections count for the limits of `connections`. Returns the name, the address and the error
+/// connections count for the limits of `connections`. `bound` is told where the servers are.
+/// Returns the name, the address and the error
 /// of a fatal failure to bind, which is one of the first attempt at an address.
 pub async fn serve<const N: usize>(
     mut wanted: watch::Receiver<[ServerAddress; N]>,
     handlers: [(&'static str, Arc<dyn Handler>); N],
     connections: Arc<Connections>,
+    bound: watch::Sender<Bound<N>>,
 ) -> (&'static str, SocketAddr, io::Error) {
     let mut running: [Option<Server>; N] = [const { None }; N];
     // The addresses whose failure was not fatal: a setting that changes later does not end the
@@ -83,6 +88,7 @@ pub async fn serve<const N: usize>(
                 }
             }
         }
+        bound.send_replace(running.each_ref().map(|server| Some(server.as_ref()?.address)));
         let serving = poll_fn(|context| {
             for server in running.iter_mut().flatten() {
                 let _ = server.serving.as_mut().poll(context);
@@ -135,20 +141,20 @@ fn bind<const N: usize>(
 /// the address that cannot be bound, and the error.
 pub fn check<const N: usize>(
     wanted: &[ServerAddress; N],
-    current: &[ServerAddress; N],
+    bound: &Bound<N>,
 ) -> Result<(), (SocketAddr, io::Error)> {
     for (index, to) in wanted.iter().enumerate().filter(|(_, to)| to.hard_fail) {
         let Some(address) = to.address else { continue };
-        let overlaps = |it: &ServerAddress| it.address.is_some_and(|it| overlap(it, address));
-        if wanted[..index].iter().any(overlaps) {
+        let overlaps = |it: Option<SocketAddr>| it.is_some_and(|it| overlap(it, address));
+        if wanted[..index].iter().any(|it| overlaps(it.address)) {
             return Err((address, io::ErrorKind::AddrInUse.into()));
         }
-        if current[index].address == to.address {
+        if bound[index] == to.address {
             continue;
         }
         let moves = || {
-            let pairs = current.iter().zip(wanted);
-            pairs.filter(|(from, to)| from.address != to.address).any(|(from, _)| overlaps(from))
+            let pairs = bound.iter().zip(wanted);
+            pairs.filter(|(from, to)| **from != to.address).any(|(from, _)| overlaps(*from))
         };
         match listen::bind(address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && moves() => {}
@@ -233,7 +239,8 @@ mod tests {
         let (sender, receiver) = watch::channel(first);
         let connections = Connections::new(Limits::new(1024));
         let handlers = array::from_fn(|index| ("test", Arc::new(Hello(index)) as Arc<dyn Handler>));
-        (sender, tokio::spawn(serve(receiver, handlers, connections)))
+        let bound = watch::Sender::new([None; N]);
+        (sender, tokio::spawn(serve(receiver, handlers, connections, bound)))
     }
 
     #[tokio::test]
@@ -264,19 +271,32 @@ mod tests {
             ([hard(one), hard(two)], "hello from 0", Some("hello from 1")),
             ([hard(one), none], "hello from 0", None),
         ] {
-            check(&next, &addresses.borrow()).unwrap();
+            check(&next, &addresses.borrow().map(|from| from.address)).unwrap();
             addresses.send_replace(next);
             expect_of(one, Some(at_one)).await;
             expect_of(two, at_two).await;
         }
         // One place for two servers, or that of a server that stays.
         let wide = SocketAddr::from(([0, 0, 0, 0], two.port()));
-        assert_eq!(check(&[hard(wide), hard(two)], &[hard(one), none]).unwrap_err().0, two);
-        assert_eq!(check(&[hard(one), hard(one)], &[hard(one), hard(two)]).unwrap_err().0, one);
+        assert_eq!(check(&[hard(wide), hard(two)], &[Some(one), None]).unwrap_err().0, two);
+        assert_eq!(check(&[hard(one), hard(one)], &[Some(one), Some(two)]).unwrap_err().0, one);
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_in_vain_retried_is_no_place_for_a_hard_failure() {
+        let [one, two] = free();
         let _blocker = std::net::TcpListener::bind(two).unwrap();
-        let found = check(&[hard(two)], &[hard(one)]).unwrap_err();
-        assert_eq!((found.0, found.1.kind()), (two, io::ErrorKind::AddrInUse));
-        check(&[retried(two)], &[hard(one)]).unwrap();
+        let (_addresses, wanted) = watch::channel([retried(one), retried(two)]);
+        let (bound, mut found) = watch::channel([None; 2]);
+        let connections = Connections::new(Limits::new(1024));
+        let handlers = array::from_fn(|index| ("test", Arc::new(Hello(index)) as Arc<dyn Handler>));
+        let task = tokio::spawn(serve(wanted, handlers, connections, bound));
+        let found = *found.wait_for(|bound| *bound != [None; 2]).await.unwrap();
+        let hard = |address| ServerAddress { hard_fail: true, ..retried(address) };
+        let (address, error) = check(&[hard(one), hard(two)], &found).unwrap_err();
+        assert_eq!((address, error.kind()), (two, io::ErrorKind::AddrInUse));
+        check(&[hard(one), retried(two)], &found).unwrap();
         task.abort();
     }
 
