@@ -46,7 +46,7 @@ pub(super) struct Scan {
     /// Directories that could not be listed, and links that lead nowhere: nothing is known about
     /// them and the files below.
     pub(super) unlisted: Vec<PathBuf>,
-    /// What could not be listed, as problems.
+    /// The problems with these directories and links.
     pub(super) problems: Vec<Problem>,
 }
 

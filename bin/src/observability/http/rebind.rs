@@ -48,8 +48,8 @@ struct Server {
 /// before the old server is closed, unless another server that moves is in the way (`0.0.0.0:1` and
 /// `127.0.0.1:1`, or two that exchange their ports). Connections to the old server end. The
 /// connections count for the limits of `connections`. `bound` is told where the servers are.
-/// Returns the name, the address and the error
-/// of a fatal failure to bind, which is one of the first attempt at an address.
+/// Returns the name, the address and the error of a fatal failure to bind, which is one of the
+/// first attempt at an address.
 pub async fn serve<const N: usize>(
     mut wanted: watch::Receiver<[ServerAddress; N]>,
     handlers: [(&'static str, Arc<dyn Handler>); N],
