@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     netlink::Error,
-    xtables::{
-        Flavour, Programs, Table, nft_tables,
-        programs::{Answer, ToolError},
-    },
+    xtables::{Flavour, Programs, Table, nft_tables, programs::ToolError},
 };
 
 use super::Watched;
@@ -24,35 +21,33 @@ pub(super) enum CheckError {
 /// Checks a family: the legacy flavour by its programs, the nft flavour by netlink, which takes
 /// less than a millisecond. A jump of the nft flavour counts if it leads from the same chain to the
 /// same chain, whatever else the rule matches.
-pub(super) fn check(programs: &Programs, watched: &Watched) -> Result<Answer, CheckError> {
+pub(super) fn check(programs: &Programs, watched: &Watched) -> Result<bool, CheckError> {
     match programs.flavour() {
         Flavour::Legacy => Ok(ask_programs(programs, watched)?),
         Flavour::Nft => Ok(ask_netlink(programs, watched)?),
     }
 }
 
-fn ask_programs(programs: &Programs, watched: &Watched) -> Result<Answer, ToolError> {
+fn ask_programs(programs: &Programs, watched: &Watched) -> Result<bool, ToolError> {
     for table in Table::ALL {
-        match programs.check(&["-t", table.name(), "-S", watched.canary])? {
-            Answer::Yes => {}
-            other => return Ok(other),
+        if !programs.check(&["-t", table.name(), "-S", watched.canary])? {
+            return Ok(false);
         }
     }
     for jump in &watched.jumps {
-        match programs.check_rule(jump.table, jump.from, &jump.rule)? {
-            Answer::Yes => {}
-            other => return Ok(other),
+        if !programs.check_rule(jump.table, jump.from, &jump.rule)? {
+            return Ok(false);
         }
     }
-    Ok(Answer::Yes)
+    Ok(true)
 }
 
-fn ask_netlink(programs: &Programs, watched: &Watched) -> Result<Answer, Error> {
+fn ask_netlink(programs: &Programs, watched: &Watched) -> Result<bool, Error> {
     let family = programs.family();
     let mut socket = nft_tables::open()?;
     for table in Table::ALL {
         if !nft_tables::has_chain(&mut socket, family, table, watched.canary)? {
-            return Ok(Answer::No);
+            return Ok(false);
         }
     }
     let sources: BTreeSet<(Table, &str)> =
@@ -64,8 +59,8 @@ fn ask_netlink(programs: &Programs, watched: &Watched) -> Result<Answer, Error> 
         })?;
         let mut wanted = watched.jumps.iter().filter(|jump| is_here(jump.table, jump.from));
         if !wanted.all(|jump| found.iter().any(|found| found.to == jump.to)) {
-            return Ok(Answer::No);
+            return Ok(false);
         }
     }
-    Ok(Answer::Yes)
+    Ok(true)
 }

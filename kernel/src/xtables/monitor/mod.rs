@@ -27,10 +27,7 @@ pub use self::{
 };
 
 use self::{listener::Listener, record::Known};
-use crate::xtables::{
-    Flavour, Jump,
-    programs::{Answer, Tools},
-};
+use crate::xtables::{Flavour, Jump, programs::Tools};
 
 /// The interval at which the tables are looked at, at most; without notifications, always.
 const PERIOD: Duration = Duration::from_millis(300);
@@ -222,9 +219,8 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
             continue;
         }
         match check::check(programs, watched) {
-            Ok(Answer::Yes) => snapshot.is_undecided |= !record.confirm(family, known, now),
-            Ok(Answer::No) => snapshot.is_missing = true,
-            Ok(Answer::Locked) => snapshot.is_undecided = true,
+            Ok(true) => snapshot.is_undecided |= !record.confirm(family, known, now),
+            Ok(false) => snapshot.is_missing = true,
             Err(error) => {
                 snapshot.is_undecided = true;
                 let err = ErrorChain(&error);

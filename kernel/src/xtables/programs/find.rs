@@ -102,6 +102,11 @@ impl Tools {
                 is_usable = true;
                 continue;
             };
+            if matches!(error, ToolError::Locked { .. }) {
+                // There are tables to lock.
+                is_usable = true;
+                continue;
+            }
             let err = ErrorChain(&error);
             if matches!(error, ToolError::TimedOut { .. } | ToolError::Run { .. }) {
                 tracing::warn!(%family, %err, "Could not ask whether iptables works for an IP family");
@@ -355,6 +360,22 @@ mod tests {
 
     const V4: PerFamily<bool> = PerFamily { v4: true, v6: false };
     const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
+
+    #[test]
+    fn a_status_that_may_mean_a_lock_means_what_the_program_says() {
+        let usable = |says: &str| {
+            let directory = programs(&["iptables"], "iptables v1.8.9 (nf_tables)");
+            let path = directory.path().join("iptables");
+            let script = fs::read_to_string(&path).unwrap();
+            let probe = format!("[ $1 = --version ] || {{ echo '{says}' >&2; exit 4; }}\n");
+            fs::write(&path, script.replace("echo", &(probe + "echo"))).unwrap();
+            let usable = installed(&directory).choose(None, V4).unwrap().usable();
+            usable.map(|tools| tools.families()).map_err(|error| error.to_string())
+        };
+        assert_eq!(usable("Another app is currently holding the xtables lock"), Ok(V4));
+        let denied = usable("Could not fetch rule set generation id: Permission denied");
+        assert!(denied.unwrap_err().ends_with("generation id: Permission denied"));
+    }
 
     #[test]
     fn missing_programs_are_named() {

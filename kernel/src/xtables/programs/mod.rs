@@ -9,7 +9,6 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use switchyard_model::IpFamily;
 
-pub(crate) use self::run::Answer;
 pub use self::{
     error::{MissingPrograms, ToolError},
     find::{InstalledPrograms, Tools},

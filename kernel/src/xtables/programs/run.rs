@@ -38,15 +38,6 @@ pub struct Restored {
     pub waited: Duration,
 }
 
-/// The answer of a program that checks something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Yes,
-    No,
-    /// Another program holds the lock.
-    Locked,
-}
-
 /// Returns the output of `--version`.
 pub(super) fn version(program: &Path, options: &ProgramOptions) -> Result<String, ToolError> {
     let mut command = Command::new(program);
@@ -141,7 +132,7 @@ impl Programs {
     pub fn held_jumps(&self, jumps: &[Jump]) -> Result<Dump, ToolError> {
         let mut dump = Dump::default();
         for jump in jumps {
-            if self.holds(jump.table, jump.from, &jump.rule)? {
+            if self.check_rule(jump.table, jump.from, &jump.rule)? {
                 dump.add_jump(jump);
             }
         }
@@ -164,7 +155,7 @@ impl Programs {
         self.run_main(&["-t", table.name(), "-N", chain])?;
         let jumps = jumps.iter().map(|jump| ("-I", jump.from, jump.rule.as_str()));
         for (command, chain, rule) in iter::once(("-A", chain, rule)).chain(jumps) {
-            if self.holds(table, chain, rule)? {
+            if self.check_rule(table, chain, rule)? {
                 continue;
             }
             let output = self.run_main(&command_about(table, command, chain, rule))?;
@@ -175,17 +166,6 @@ impl Programs {
         Ok(())
     }
 
-    fn holds(&self, table: Table, chain: &str, rule: &str) -> Result<bool, ToolError> {
-        match self.check_rule(table, chain, rule)? {
-            Answer::Yes => Ok(true),
-            Answer::No => Ok(false),
-            Answer::Locked => {
-                let program = self.main.display().to_string();
-                Err(ToolError::Locked { program, message: String::new() })
-            }
-        }
-    }
-
     /// Runs the main program to ask for a rule. A rule that leads to a chain that does not exist is
     /// not there: the program calls the rule wrong then.
     pub(crate) fn check_rule(
@@ -193,24 +173,23 @@ impl Programs {
         table: Table,
         chain: &str,
         rule: &str,
-    ) -> Result<Answer, ToolError> {
+    ) -> Result<bool, ToolError> {
         let output = self.run_main(&command_about(table, "-C", chain, rule))?;
         match output.status.code() {
-            Some(PARAMETER_PROBLEM) => Ok(Answer::No),
+            Some(PARAMETER_PROBLEM) => Ok(false),
             _ => self.answer(&output),
         }
     }
 
     /// Runs the main program; returns whether it succeeds.
-    pub(crate) fn check(&self, arguments: &[&str]) -> Result<Answer, ToolError> {
+    pub(crate) fn check(&self, arguments: &[&str]) -> Result<bool, ToolError> {
         self.answer(&self.run_main(arguments)?)
     }
 
-    fn answer(&self, output: &Output) -> Result<Answer, ToolError> {
+    fn answer(&self, output: &Output) -> Result<bool, ToolError> {
         Ok(match output.status.code() {
-            Some(0) => Answer::Yes,
-            Some(1) => Answer::No,
-            Some(RESOURCE_PROBLEM) => Answer::Locked,
+            Some(0) => true,
+            Some(1) => false,
             _ => return Err(failure(&self.main, output, "")),
         })
     }
