@@ -37,6 +37,9 @@ pub enum ProbeError {
     /// The kernel is too old.
     #[error("the kernel is {0}; {OLDEST_KERNEL} or newer is needed")]
     OldKernel(KernelVersion),
+    /// The process may not change tables.
+    #[error("needs CAP_NET_ADMIN")]
+    Privilege,
     /// The transport cannot be opened, or the probe did not reach the kernel.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -187,6 +190,10 @@ fn dry_run(
     let mut missing: Vec<&'static str> = Vec::new();
     let mut reason = None;
     for refusal in std::iter::once(first).chain(others) {
+        // The table is nobody's, so that no owner forbids changes of the table.
+        if refusal.concerns_table() {
+            return Err(ProbeError::Privilege);
+        }
         // The last operation must be refused, and has no module.
         let Some(&module) = modules.get(refusal.operation) else { continue };
         if !missing.contains(&module) {
@@ -240,6 +247,22 @@ mod tests {
         let text = error.to_string();
         let end = "No such file or directory (needed of the kernel: nft_masq, nft_fib_ipv6)";
         assert!(text.starts_with("cannot add rule ") && text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn a_refusal_of_the_whole_is_no_answer_about_modules() {
+        let mut kernel = InterceptingTransport::without_kernel(|_: &Transaction| {
+            let refusal = Refusal {
+                operation: usize::MAX,
+                element: None,
+                subject: "commit the transaction".into(),
+                errno: Some(1),
+                reason: "Operation not permitted".into(),
+            };
+            Err(TransportError::Refused(refusal, Vec::new()))
+        });
+        let error = dry_run(&mut kernel, &wanted(&Family::ALL)).unwrap_err();
+        assert_eq!(error.to_string(), "needs CAP_NET_ADMIN");
     }
 
     #[test]

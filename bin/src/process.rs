@@ -75,6 +75,11 @@ pub fn end_as_terminated() -> ! {
     low_level::exit(128 + SIGTERM)
 }
 
+/// Whether this process has CAP_NET_ADMIN.
+pub fn may_administer_networks() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
+}
+
 /// Passes CAP_NET_ADMIN on to all programs that are run later, if this program has the capability.
 /// Concerns the calling thread and the threads that it starts later.
 ///

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use switchyard_core::{error::ErrorChain, proxier::Backend};
+use switchyard_core::{
+    error::ErrorChain,
+    proxier::{Backend, Mode},
+};
 use switchyard_kernel::route::SharedAddresses;
 
 use crate::config::{
@@ -13,7 +16,7 @@ use crate::config::{
 };
 use crate::{
     Failure, backends, process, run,
-    select::{self, Chosen, NoMode},
+    select::{self, Chosen},
     sysctl,
 };
 
@@ -28,7 +31,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     let mut settings = loaded.with_mode(chosen.mode)?;
     settings.backend.ipvs.api_addresses = api_addresses;
     if let Some(conntrack) = &settings.conntrack {
-        set_conntrack(conntrack)?;
+        set_conntrack(conntrack, flags.is_on("init-only"))?;
     }
     if flags.is_on("init-only") {
         switchyard::prepare(&mut *chosen.probed.open()?, &settings.node)?;
@@ -46,8 +49,21 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
 }
 
 /// Chooses the configured mode, or the best mode that this node can run.
-fn choose_mode(loaded: &Loaded, backends: &[Arc<dyn Backend>]) -> Result<Chosen, NoMode> {
-    let chosen = select::choose(loaded.named_mode(), |mode| select::probe(backends, mode))?;
+fn choose_mode(loaded: &Loaded, backends: &[Arc<dyn Backend>]) -> Result<Chosen, Failure> {
+    let named = loaded.named_mode();
+    let chosen = match select::choose(named, |mode| select::probe(backends, mode)) {
+        Ok(chosen) => chosen,
+        Err(error) if named == Some(Mode::USERSPACE) || process::may_administer_networks() => {
+            return Err(error.into());
+        }
+        Err(error) => {
+            return Err(format!(
+                "{error}; without CAP_NET_ADMIN, --proxy-mode userspace serves clients on this \
+                 machine alone"
+            )
+            .into());
+        }
+    };
     for error in &chosen.passed_over {
         let (mode, reason) = (error.mode(), select::reason(error));
         tracing::info!(%mode, reason, "Proxy mode not supported by this node");
@@ -58,12 +74,12 @@ fn choose_mode(loaded: &Loaded, backends: &[Arc<dyn Backend>]) -> Result<Chosen,
     Ok(chosen)
 }
 
-/// Sets the limits and timeouts of connection tracking. A failure is fatal only if the values are
-/// configured; a failure to set the defaults is logged.
-fn set_conntrack(conntrack: &ConntrackSettings) -> Result<(), Failure> {
+/// Sets the limits and timeouts of connection tracking. A failure is fatal if the values are
+/// configured, or if the program does nothing else; another failure to set defaults is logged.
+fn set_conntrack(conntrack: &ConntrackSettings, is_all: bool) -> Result<(), Failure> {
     let Err(error) = sysctl::Kernel::default().set_conntrack(conntrack) else { return Ok(()) };
     let why = ErrorChain(&error);
-    if conntrack.is_asked_for {
+    if conntrack.is_asked_for || is_all {
         return Err(format!(
             "could not set conntrack parameters from kube-proxy configuration: {why}"
         )

@@ -30,7 +30,7 @@ use crate::{
     },
     explain::{self, client::services},
     printable::{ended, print_json, print_lines},
-    tracked,
+    process, tracked,
 };
 
 /// The exit status if the tables were not compared.
@@ -127,6 +127,9 @@ fn compare_with(
     (read_for, evaluate_for): (Duration, Duration),
 ) -> Result<Report, Failure> {
     node.mode.as_deref().map_or(Ok(()), check_mode)?;
+    if !process::may_administer_networks() {
+        return Err("verifying needs CAP_NET_ADMIN: run this as root, or in the proxy's pod".into());
+    }
     let nft = backends::nft_config(&settings.backend, families());
     let addresses = route::interface_addresses()?;
     let begun = Instant::now();

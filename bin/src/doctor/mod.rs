@@ -22,7 +22,6 @@ use std::{
     time::Duration,
 };
 
-use rustix::thread::{CapabilitySet, capabilities};
 use serde::Deserialize;
 use switchyard_core::{error::ErrorChain, explain::Picture, proxier::Mode};
 
@@ -139,8 +138,7 @@ pub fn run(flags: &Flags, format: OutputFormat) -> ExitCode {
 fn check(flags: &Flags) -> Result<Report, Failure> {
     let loaded = config::load(flags, &backends::MODES)?;
     process::pass_on_privilege();
-    let is_privileged =
-        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
+    let is_privileged = process::may_administer_networks();
     let proxies = Proxies::find(&loaded.settings, is_privileged);
     let mut report = Report::new(&loaded.settings.node.node_name);
     let known = Arc::new(Known {

@@ -78,6 +78,29 @@ fn programs_that_are_called_have_what_the_file_grants() {
 }
 
 #[test]
+fn without_the_capability_programs_end_and_name_it() {
+    let namespace = Namespace::new();
+    let place = Place::new();
+    let manifests = format!("--manifests={}", place.0.path().join("manifests").display());
+    let master = "--master=http://127.0.0.1:1";
+    let other = "; without CAP_NET_ADMIN, --proxy-mode userspace serves clients on this machine";
+    for (arguments, status, expected) in [
+        (&[&*manifests][..], 1, &["nftables: needs CAP_NET_ADMIN; ", other][..]),
+        (&[&manifests, "--proxy-mode=nftables"], 1, &["node: needs CAP_NET_ADMIN", other]),
+        (&[&manifests, "--proxy-mode=iptables", "--init-only"], 1, &["Permission denied", other]),
+        (&[master, "--proxy-mode=userspace", "--init-only"], 1, &["could not set conntrack"]),
+        (&["verify", &manifests], 3, &["switchyard verify: verifying needs CAP_NET_ADMIN"]),
+    ] {
+        let mut command = namespace.0.command("setpriv");
+        command.args(AS_USER.split(' ')).arg(place.program()).args(arguments);
+        let output = command.output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?} {log}");
+        assert!(expected.iter().all(|part| log.contains(part)), "{arguments:?} {log}");
+    }
+}
+
+#[test]
 fn owned_addresses_need_the_privilege_to_listen_on_every_port() {
     let namespace = Namespace::new();
     let place = Place::new();
