@@ -88,7 +88,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
         tracing::warn!(
             service_port = skipped.port.to_string(),
             reason = skipped.reason.as_str(),
-            "Service port uses an unsupported feature"
+            "Service port is not served as asked for"
         );
     }
     for problem in &outcome.report.warnings {
