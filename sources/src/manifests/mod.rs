@@ -14,7 +14,8 @@
 //! - Changes are noticed by inotify and sent about 3 ms after the file was closed or renamed.
 //!   Changes that inotify cannot see (network file systems, targets of symbolic links) are found by
 //!   a comparison of file times every ten seconds. A file that was written in place must not have
-//!   changed for ten seconds then: its writer may not be done.
+//!   changed for ten seconds then: its writer may not be done. All changes are found so where
+//!   inotify is not available.
 
 #![forbid(unsafe_code)]
 
@@ -46,14 +47,6 @@ pub enum ManifestsError {
     /// The directory does not exist, is not a directory, or cannot be read.
     #[error("cannot read the manifest directory `{}`", dir.display())]
     Directory {
-        /// The directory as it was given.
-        dir: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The kernel provides no inotify instance.
-    #[error("cannot follow changes of `{}` with inotify", dir.display())]
-    Inotify {
         /// The directory as it was given.
         dir: PathBuf,
         /// The cause.
@@ -122,7 +115,7 @@ pub fn read_text(file: &Path, text: &str) -> (Vec<Object>, Vec<Problem>) {
 /// changes until the receiver is dropped. Problems are logged.
 ///
 /// # Errors
-/// If `dir` cannot be read at the start, or inotify is not available.
+/// If `dir` cannot be read at the start.
 pub async fn run<I: From<Event>>(dir: PathBuf, sender: Sender<I>) -> Result<(), ManifestsError> {
     watch::follow(Watcher::new(&dir)?, Reader::new(&dir)?, sender).await
 }

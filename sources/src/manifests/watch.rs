@@ -59,7 +59,8 @@ impl Pending {
 pub(super) struct Watcher {
     root: PathBuf,
     name: Option<OsString>,
-    stream: EventStream<Vec<u8>>,
+    /// `None` if the user's instances of inotify are used up.
+    stream: Option<EventStream<Vec<u8>>>,
     /// A directory that is reached on two ways has one watch and two places.
     places: HashMap<WatchDescriptor, Vec<Place>>,
     is_incomplete: bool,
@@ -68,7 +69,7 @@ pub(super) struct Watcher {
 /// The watches that belong to one scan.
 struct Registration {
     root: PathBuf,
-    watches: Watches,
+    watches: Option<Watches>,
     places: HashMap<WatchDescriptor, Vec<Place>>,
     failure: Option<io::Error>,
 }
@@ -84,7 +85,8 @@ impl Registration {
             | WatchMask::MOVE
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
-        match self.watches.add(path, mask) {
+        let Some(watches) = &mut self.watches else { return };
+        match watches.add(path, mask) {
             Ok(descriptor) => self.places.entry(descriptor).or_default().push(place),
             // The directory was removed, which the watch of the directory above reports.
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
@@ -96,15 +98,20 @@ impl Registration {
 impl Watcher {
     /// Opens inotify for `dir`. The watches are added by the first scan.
     pub(super) fn new(dir: &Path) -> Result<Self, ManifestsError> {
-        let failed = |source| ManifestsError::Inotify { dir: dir.to_owned(), source };
-        let stream = Inotify::init()
-            .and_then(|inotify| inotify.into_event_stream(vec![0; 16 * 1024]))
-            .map_err(failed)?;
+        let failed = |source| ManifestsError::Directory { dir: dir.to_owned(), source };
+        let stream =
+            Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; 16 * 1024]));
+        let stream = stream.inspect_err(|error| {
+            warn!(
+                dir = %dir.display(), err = %error,
+                "inotify not available; rescanning every {} s", RESCAN_PERIOD.as_secs()
+            );
+        });
         let root = std::path::absolute(dir).map_err(failed)?;
         Ok(Self {
             name: root.file_name().map(ToOwned::to_owned),
             root,
-            stream,
+            stream: stream.ok(),
             places: HashMap::new(),
             is_incomplete: false,
         })
@@ -114,7 +121,7 @@ impl Watcher {
     async fn rescan(&mut self, mut reader: Reader) -> Result<(Reader, Batch), ManifestsError> {
         let mut new = Registration {
             root: self.root.clone(),
-            watches: self.stream.watches(),
+            watches: self.stream.as_ref().map(EventStream::watches),
             places: HashMap::new(),
             failure: None,
         };
@@ -132,10 +139,10 @@ impl Watcher {
         })
         .await
         .map_err(ManifestsError::Reader)?;
-        let mut watches = self.stream.watches();
+        let mut watches = self.stream.as_ref().map(EventStream::watches);
         for descriptor in self.places.keys().filter(|old| !new.places.contains_key(old)) {
             // Fails if the directory was removed, which removed the watch too.
-            let _ = watches.remove(descriptor.clone());
+            let _ = watches.as_mut().map(|watches| watches.remove(descriptor.clone()));
         }
         self.places = new.places;
         if let Some(error) = &new.failure
@@ -169,9 +176,12 @@ impl Watcher {
     }
 
     async fn next_event(&mut self) -> io::Result<EventOwned> {
-        match self.stream.next().await {
-            Some(event) => event,
-            // The stream of inotify never ends.
+        match &mut self.stream {
+            Some(stream) => match stream.next().await {
+                Some(event) => event,
+                // The stream of inotify never ends.
+                None => future::pending().await,
+            },
             None => future::pending().await,
         }
     }
@@ -288,5 +298,29 @@ fn log(problems: &[Problem]) {
     }
     if let Some(more @ 1..) = problems.len().checked_sub(MAX_LOGGED) {
         error!("There are {more} more problems with manifests");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::objects::Kind;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn without_inotify_the_tree_is_rescanned() {
+        let directory = tempfile::tempdir().unwrap();
+        let (dir, (sender, mut receiver)) = (directory.path(), mpsc::channel::<Event>(16));
+        let watcher = Watcher { stream: None, ..Watcher::new(dir).unwrap() };
+        let following = tokio::spawn(follow(watcher, Reader::new(dir).unwrap(), sender));
+        for _ in Kind::ALL {
+            assert!(matches!(receiver.recv().await, Some(Event::Replace { .. })));
+        }
+        let node = r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}"#;
+        fs::write(dir.join("a"), node).unwrap();
+        fs::rename(dir.join("a"), dir.join("a.json")).unwrap();
+        assert!(matches!(receiver.recv().await, Some(Event::Apply(_))));
+        following.abort();
     }
 }
