@@ -26,6 +26,11 @@ impl Signature {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
+    /// The size in bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Returns the signature of a file, after symbolic links.
     pub(super) fn new(metadata: &fs::Metadata) -> Self {
         Self {

@@ -21,6 +21,8 @@ use super::{
 /// A scan takes what was written in place once it has not changed for so long: its writer may not
 /// be done, and the part of a manifest that is there is often one with fewer objects.
 const SETTLED: Duration = Duration::from_secs(10);
+/// The size of the largest file that is read, in MiB.
+const MOST_MIB: u64 = 256;
 
 /// The result of reading files.
 #[derive(Debug, Default)]
@@ -127,6 +129,9 @@ impl Reader {
         });
         let read = signature.and_then(|signature| {
             self.signatures.insert(file.to_owned(), Some(signature));
+            if signature.size() > MOST_MIB << 20 {
+                return Err(io::Error::other(format!("larger than {MOST_MIB} MiB")));
+            }
             fs::read(&path)
         });
         let problem = match read.map(String::from_utf8) {
@@ -171,6 +176,11 @@ mod tests {
         assert!(problems[0].message.starts_with("cannot be read: "), "{problems:?}");
         assert!(reader.signatures.values().all(Option::is_none), "as if the file were new");
         assert_eq!(reader.rescan(&mut |_| ()).problems, []);
+        // Nor is a file read that fills the memory.
+        fs::remove_file(&file).unwrap();
+        fs::File::create(&file).unwrap().set_len(1 << 40).unwrap();
+        let problems = reader.rescan(&mut |_| ()).problems;
+        assert_eq!(problems[0].to_string(), "a.yaml: cannot be read: larger than 256 MiB");
         // Its objects go with it.
         fs::remove_file(&file).unwrap();
         let events = reader.rescan(&mut |_| ()).events;
