@@ -110,6 +110,24 @@ impl Header {
         }
     }
 
+    /// Returns the kind that is probably meant by another one in its API group.
+    pub(super) fn meant(&self) -> Option<Kind> {
+        let letters = |word: &str| {
+            let mut letters = word.to_ascii_lowercase().into_bytes();
+            letters.sort_unstable();
+            letters
+        };
+        Kind::ALL.into_iter().find(|&kind| {
+            let is_alike = match self.kind() {
+                // What came before EndpointSlices.
+                "Endpoints" => kind == Kind::EndpointSlice,
+                found => found != kind.as_str() && letters(found) == letters(kind.as_str()),
+            };
+            let is_ours = [api_version(kind), "v1", ""].contains(&self.api_version());
+            is_alike && is_ours
+        })
+    }
+
     pub(super) fn kind(&self) -> &str {
         self.kind.as_deref().unwrap_or_default()
     }

@@ -9,7 +9,7 @@ mod typed;
 
 use std::path::Path;
 
-use switchyard_core::objects::{Event, Kind, Metadata, Object, ObjectKey};
+use switchyard_core::objects::{Event, Kind, Metadata, Object, ObjectKey, ServiceSpec};
 use tracing::debug;
 
 use self::{
@@ -90,6 +90,15 @@ impl Content {
         let kind = match header.meaning() {
             Meaning::Known(kind) | Meaning::WrongVersion { kind, .. } => kind,
             Meaning::Other => {
+                if let Some(meant) = header.meant() {
+                    problem.severity = Severity::Warning;
+                    problem.field = format!("{prefix}kind");
+                    problem.message = format!(
+                        "`{}` is not read; write `{meant}` if that is meant",
+                        header.kind()
+                    );
+                    self.problems.push(problem);
+                }
                 debug!(
                     file = %file.display(), document = number, kind = header.kind(),
                     api_version = header.api_version(), "Skipping an object of another kind"
@@ -132,6 +141,17 @@ impl Content {
         for _ in 0..MAX_PASSES {
             let error = match typed.decode(document) {
                 Ok(objects) => {
+                    let place = |problem| Problem {
+                        severity: Severity::Warning,
+                        document: Some(document.number),
+                        ..Problem::with_file(file, problem)
+                    };
+                    for (object, (field, why)) in
+                        objects.iter().filter_map(|o| Some((o, unserved(o)?)))
+                    {
+                        let (object, field) = (Some(object.key()), field.to_owned());
+                        self.problems.push(Problem { object, field, ..place(why) });
+                    }
                     self.objects.extend(objects.into_iter().filter(is_for_this_proxy));
                     return;
                 }
@@ -230,6 +250,25 @@ fn is_for_this_proxy(object: &Object) -> bool {
         debug!(object = %object.key(), "Skipping a headless Service's slice");
     }
     !is_headless
+}
+
+/// Returns the field without which nothing is served of an object that has been written by hand,
+/// since an API server or a controller would set the field, and what is wrong with the field.
+fn unserved(object: &Object) -> Option<(&'static str, &'static str)> {
+    match object {
+        Object::Service(service) if service.is_unproxied() => {
+            let ServiceSpec { kind, cluster_ip, cluster_ips, ports, .. } = &service.spec;
+            let is_unset = cluster_ip.is_empty() && cluster_ips.is_empty();
+            (is_unset && kind != "ExternalName" && !ports.is_empty())
+                .then_some(("spec.clusterIP", "unset, so that nothing is served; write an address"))
+        }
+        Object::EndpointSlice(slice) => {
+            let is_labelled = slice.metadata.labels.contains_key("kubernetes.io/service-name");
+            let why = "no label kubernetes.io/service-name, so that no Service has these endpoints";
+            (!is_labelled && is_for_this_proxy(object)).then_some(("metadata.labels", why))
+        }
+        _ => None,
+    }
 }
 
 /// The `apiVersion` in which an object of this kind is read.

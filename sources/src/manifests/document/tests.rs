@@ -276,3 +276,28 @@ fn the_kind_is_that_of_the_document() {
     let content = yaml(&format!("{plain}kind: Node\n"));
     assert!(content.objects.is_empty() && problems(&content)[0].contains("duplicate"));
 }
+
+#[test]
+fn what_is_probably_meant_otherwise_is_a_warning() {
+    let slice = "kind: EndpointSlice\napiVersion: discovery.k8s.io/v1\naddressType: IPv4\n";
+    let text = format!(
+        "{{kind: Service, apiVersion: v1, metadata: {{name: a}}, spec: {{ports: [{{port: 80}}]}}}}\n\
+         ---\n{slice}metadata: {{name: b}}\n\
+         ---\n{slice}metadata: {{name: c, labels: {{kubernetes.io/service-name: a}}}}\n\
+         ---\n{{kind: Serivce, apiVersion: v1, metadata: {{name: d}}}}\n\
+         ---\n{{kind: Endpoints, apiVersion: v1, metadata: {{name: e}}}}\n\
+         ---\n{{kind: Service, apiVersion: serving.knative.dev/v1, metadata: {{name: f}}}}\n"
+    );
+    let content = yaml(&text);
+    assert_eq!(content.objects.len(), 3, "they are used");
+    assert!(content.problems.iter().all(|problem| problem.severity == Severity::Warning));
+    let expected = [
+        "x.yaml, document 1: Service default/a: spec.clusterIP: unset, so that nothing is served; \
+         write an address",
+        "x.yaml, document 2: EndpointSlice default/b: metadata.labels: no label \
+         kubernetes.io/service-name, so that no Service has these endpoints",
+        "x.yaml, document 4: kind: `Serivce` is not read; write `Service` if that is meant",
+        "x.yaml, document 5: kind: `Endpoints` is not read; write `EndpointSlice` if that is meant",
+    ];
+    assert_eq!(content.problems.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+}
