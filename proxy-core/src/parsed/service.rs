@@ -252,8 +252,8 @@ fn parse_addresses(
         if let Some(of_family) = addresses.get_mut(family) {
             retain_distinct(&mut of_family.external_ips);
             retain_distinct(&mut of_family.load_balancer_ips);
-            match &ranges {
-                Some(ranges) => of_family.source_ranges = ranges.get(family).clone(),
+            match ranges.get(family) {
+                Some(ranges) => of_family.source_ranges.clone_from(ranges),
                 // Without any range, all sources would be allowed.
                 None => of_family.load_balancer_ips.clear(),
             }
@@ -351,36 +351,48 @@ fn parse_cluster_ips(
     found
 }
 
-/// Parses the source ranges of each family; `None` if there are some, and none can be read.
-fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> Option<PerFamily<Vec<IpNet>>> {
+/// Parses the source ranges of each family; `None` if some of the family cannot be read, and none
+/// can.
+fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> PerFamily<Option<Vec<IpNet>>> {
     let mut ranges: PerFamily<Vec<IpNet>> = PerFamily::default();
     let mut open: PerFamily<bool> = PerFamily::default();
-    let mut is_any_read = texts.is_empty();
+    let mut unreadable: PerFamily<bool> = PerFamily::default();
     for (i, text) in texts.iter().enumerate() {
-        let range = parse_cidr(text.trim());
-        is_any_read |= range.is_ok();
-        match range {
+        match parse_cidr(text.trim()) {
             Ok(net) if net.prefix_len() == 0 => *open.get_mut(IpFamily::of_net(&net)) = true,
             Ok(net) => ranges.get_mut(IpFamily::of_net(&net)).push(net),
-            Err(error) => problems.add(
-                format!("spec.loadBalancerSourceRanges[{i}]"),
-                format_args!("{error}; ignored"),
-            ),
+            Err(error) => {
+                // What looks like neither family may have been meant for both.
+                let is_v6 = text.contains(':');
+                unreadable.v6 |= is_v6 || !text.contains('.');
+                unreadable.v4 |= !is_v6;
+                problems.add(
+                    format!("spec.loadBalancerSourceRanges[{i}]"),
+                    format_args!("{error}; ignored"),
+                );
+            }
         }
     }
-    if !is_any_read {
-        problems.add_in_any_case(
-            "spec.loadBalancerSourceRanges",
-            "no range can be read: the load balancer's addresses are not served",
-        );
-        return None;
-    }
-    Some(PerFamily::from_fn(|family| {
-        let merged = aggregated(ranges.get(family));
+    PerFamily::from_fn(|family| {
+        let ranges = ranges.get(family);
+        if *open.get(family) {
+            return Some(Vec::new());
+        }
+        if *unreadable.get(family) && ranges.is_empty() {
+            problems.add_in_any_case(
+                "spec.loadBalancerSourceRanges",
+                format_args!(
+                    "no {family} range can be read: the load balancer's {family} addresses are \
+                     not served"
+                ),
+            );
+            return None;
+        }
+        let merged = aggregated(ranges);
         // Two halves are the whole, too.
-        let is_open = *open.get(family) || merged.iter().any(|net| net.prefix_len() == 0);
-        if is_open { Vec::new() } else { merged }
-    }))
+        let is_open = merged.iter().any(|net| net.prefix_len() == 0);
+        Some(if is_open { Vec::new() } else { merged })
+    })
 }
 
 fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> Vec<ServicePort> {

@@ -318,14 +318,22 @@ fn source_ranges_guard_load_balancer_addresses_only() {
             assert_eq!(frontend.allowed_sources, wanted, "{texts:?}: {frontend:?}");
         }
     }
-    // None that can be read is not none.
-    let mut cluster = Cluster::new();
-    let problems = cluster.apply(&[ranges(&["203.0.113.7", "10.0.0.0/33"]), node]);
-    assert_eq!(problems.len(), 3, "{problems:?}");
-    let frontends = &cluster.port("web", "http").frontends;
-    let is_guarded =
-        |frontend: &Frontend| matches!(frontend.at, FrontendAddress::LoadBalancerIp(_));
-    assert!(frontends.len() == 3 && !frontends.iter().any(is_guarded), "{frontends:?}");
+    // None that can be read is not none, of the family that they look like.
+    for (texts, count, is_served) in [
+        (&["203.0.113.7", "10.0.0.0/33"][..], 3, false),
+        (&["203.0.113.7", "2001:db8::/32"], 2, false),
+        (&["office", "2001:db8::/32"], 2, false),
+        (&["office", "0.0.0.0/0"], 2, true),
+        (&["2001:db8::/129"], 2, true),
+    ] {
+        let mut cluster = Cluster::new();
+        let problems = cluster.apply(&[ranges(texts), node.clone()]);
+        assert_eq!(problems.len(), count, "{problems:?}");
+        let frontends = &cluster.port("web", "http").frontends;
+        let is_guarded =
+            |frontend: &Frontend| matches!(frontend.at, FrontendAddress::LoadBalancerIp(_));
+        assert_eq!(frontends.iter().any(is_guarded), is_served, "{texts:?}: {frontends:?}");
+    }
 }
 
 #[test]
