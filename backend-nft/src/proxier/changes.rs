@@ -177,10 +177,10 @@ impl Changes {
         self.table.keeps_chains() && self.rules.iter().any(|chain| !new.contains(&chain.name))
     }
 
-    /// The number of objects that are added or removed.
-    pub(crate) fn len(&self) -> usize {
-        let (added, removed) = self.counts();
-        added + removed
+    /// The number of changes of elements in sets of the table.
+    pub(crate) fn elements(&self) -> usize {
+        self.add_elements.values().map(Vec::len).sum::<usize>()
+            + self.delete_elements.values().map(Vec::len).sum::<usize>()
     }
 
     /// Takes additions that do no harm before the main part: those to sets of single Service ports,

@@ -110,7 +110,7 @@ pub struct NftProxier {
     stale_for: Duration,
     /// Whether the kernel can select slots by a hash.
     hashes: bool,
-    /// The most changes that are committed at once.
+    /// The most changes of elements that are committed at once.
     undivided: usize,
 }
 
@@ -163,6 +163,15 @@ impl NftProxier {
         }
     }
 
+    /// The most changes of elements that are committed at once: all, if rules of chains that stay
+    /// are replaced, as elements and the rules that they lead to belong together.
+    fn undivided(&self, changes: &PerFamily<Changes>) -> usize {
+        match changes.v4.replaces_rules() || changes.v6.replaces_rules() {
+            true => usize::MAX,
+            false => self.undivided,
+        }
+    }
+
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let config = self.config.programmed(change);
         let compares = change.is_resync() && !(change.is_repair() && self.mend(&config, change));
@@ -173,12 +182,13 @@ impl NftProxier {
         let have = Have::Synced { last, before, change: *change };
         let (mut changes, update) = plan(&config, change.after(), have);
         let sweeps = self.take_sweeps(&mut changes);
-        let (parts, mut report) = Parts::new(&config, changes, change.after(), self.undivided);
+        let undivided = self.undivided(&changes);
+        let (parts, mut report) = Parts::new(&config, changes, change.after(), undivided);
         self.sweeper.keep(&sweeps);
         match self.commit(parts, None, None, &mut report) {
             // Perhaps another program has changed what the changes rely on, which a comparison
             // shows.
-            Err(refused) if refused.error.contradicts_kernel() || refused.error.is_too_long() => {
+            Err(refused) if refused.error.contradicts_kernel() => {
                 tracing::debug!(
                     err = %ErrorChain(&refused.error),
                     "Change rejected; resyncing"
@@ -210,7 +220,6 @@ impl NftProxier {
                 Err(refused)
                     if expected
                         && (refused.error.is_conflict()
-                            || refused.error.is_too_long()
                             || !self.has_generations() && refused.error.is_missing()) =>
                 {
                     attempt += 1;
@@ -262,9 +271,10 @@ impl NftProxier {
             drift::find(&changes, &expected, last)
         });
         let sweeps = self.take_sweeps(&mut changes);
-        let is_large = changes.v4.len() + changes.v6.len() > parts::UNDIVIDED;
+        let undivided = self.undivided(&changes);
+        let is_large = changes.v4.elements() + changes.v6.elements() > parts::UNDIVIDED;
         let unheard_by = self.listener().upgrade().filter(|_| attempt == 1 && is_large);
-        let (parts, mut report) = Parts::new(config, changes, change.after(), self.undivided);
+        let (parts, mut report) = Parts::new(config, changes, change.after(), undivided);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
         let generation = generation(&dumps.v4).or(generation(&dumps.v6)).filter(|_| is_whole);
@@ -370,10 +380,6 @@ impl NftProxier {
             let stats = match committed {
                 Ok(stats) => stats,
                 Err(error) => {
-                    if error.is_too_long() {
-                        // The next attempt divides further.
-                        self.undivided = (self.undivided / 2).max(parts::LEAST_UNDIVIDED);
-                    }
                     let is_last = part != Part::Elements || !concerns_elements(&error);
                     let known = refused.take().map(Box::new);
                     refused =

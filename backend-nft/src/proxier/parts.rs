@@ -24,12 +24,10 @@ use switchyard_kernel::nftables::{ChainName, Element, Family, Key, Table, Transa
 use super::changes::{Changes, TableChange};
 use crate::layout::{NftConfig, service_port, table::TableSet};
 
-/// The most changes of objects that are not divided. Transactions of a sync that is divided begin
+/// The most changes of elements that are not divided. Transactions of a sync that is divided begin
 /// with half as many, and have from a quarter to twice as many: where the kernel validates many
 /// verdicts in each commit, fewer would not make it shorter.
 pub(super) const UNDIVIDED: usize = 4_000;
-/// The least number that this becomes where send buffers are limited.
-pub(super) const LEAST_UNDIVIDED: usize = 100;
 /// The time that a commit should take. Another program may wait for two, since the kernel's lock
 /// is not always handed over.
 const COMMIT_TIME: Duration = Duration::from_millis(20);
@@ -65,9 +63,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Divides the changes of both families. More changes than `undivided` are divided further than
-    /// by [`Changes::split`], unless rules of chains that stay are replaced: elements and the rules
-    /// that they lead to belong together.
+    /// Divides the changes of both families. More changes of elements than `undivided` are divided
+    /// further than by [`Changes::split`].
     pub(super) fn new(
         config: &NftConfig,
         changes: PerFamily<Changes>,
@@ -86,8 +83,7 @@ impl Parts {
         };
         let mut report = SyncReport::default();
         let PerFamily { v4, v6 } = &changes;
-        let replaces_rules = v4.replaces_rules() || v6.replaces_rules();
-        let divides = v4.len() + v6.len() > undivided && !replaces_rules;
+        let divides = v4.elements() + v6.elements() > undivided;
         for (family, mut changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
             if !divides {
                 changes.sort_elements();
@@ -124,8 +120,8 @@ impl Parts {
         let whole = |transaction: &mut Transaction| {
             (!transaction.is_empty()).then(|| mem::take(transaction))
         };
-        if !self.preparation.is_empty() {
-            return Some((Part::Preparation, self.preparation.take_first(self.size)));
+        if let Some(first) = whole(&mut self.preparation) {
+            return Some((Part::Preparation, first));
         }
         if let Some(some) = next_of(&mut self.elements, self.size) {
             return Some((Part::Elements, some));

@@ -9,14 +9,11 @@ use serde_json::json;
 use switchyard_core::{
     model::IpFamily,
     proxier::Proxier,
-    testing::{ManyServices, NODE, endpoint, service, slice, until},
+    testing::{ManyServices, endpoint, service, slice, until},
 };
-use switchyard_kernel::{
-    netlink::Error,
-    nftables::{
-        ElementData, Family, Key, Operation, OperationKind, Transaction, TransportError, Verdict,
-        testing::InterceptingTransport,
-    },
+use switchyard_kernel::nftables::{
+    ElementData, Family, Key, Operation, OperationKind, Transaction, TransportError, Verdict,
+    testing::InterceptingTransport,
 };
 
 use crate::common::{
@@ -203,31 +200,5 @@ fn many_services_are_left_out_at_once() {
         let report = node.try_sync().expect("a sync");
         assert_eq!(report.degraded.len(), 899);
         assert_eq!(attempts.load(Ordering::Relaxed), 2);
-    });
-}
-
-/// As in a user namespace, where send buffers are limited.
-#[test]
-fn what_is_too_long_for_the_kernel_is_divided_further() {
-    in_namespace(|| {
-        let proxier = intercepted(|transaction| {
-            let changes = transaction.operations().iter().map(|made| made.elements().max(1));
-            if changes.sum::<usize>() <= 1_000 {
-                return Ok(());
-            }
-            let source = std::io::Error::from_raw_os_error(libc::EMSGSIZE);
-            Err(Error::Io { action: "send", source }.into())
-        });
-        let mut node = Node::new(config(), proxier);
-        let service = |i: usize| {
-            let service = service(&format!("s{i}"), &format!("10.96.1.{i}")).port("", "TCP", 80);
-            service.set("spec.sessionAffinity", "ClientIP").apply()
-        };
-        let slice = |i: usize| {
-            let slice = slice(&format!("s{i}"), "1").port("", "TCP", 80);
-            slice.endpoint(endpoint(&format!("10.244.1.{i}"), NODE)).apply()
-        };
-        node.sync((1..=250).flat_map(|i| [service(i), slice(i)]));
-        assert_eq!(node.full().bytes, 0);
     });
 }

@@ -102,15 +102,8 @@ impl Socket {
                 Ok(_) => return Err(Error::Malformed("only a part was sent")),
                 Err(_) => {
                     let error = io::Error::last_os_error();
-                    let action = match error.raw_os_error() {
-                        // Without CAP_NET_ADMIN on the host.
-                        Some(libc::EMSGSIZE) => {
-                            "send more to the kernel at once than net.core.wmem_max allows"
-                        }
-                        _ => "send to the kernel",
-                    };
                     if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(Error::Io { action, source: error });
+                        return Err(Error::Io { action: "send to the kernel", source: error });
                     }
                 }
             }

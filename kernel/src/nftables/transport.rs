@@ -180,11 +180,6 @@ impl TransportError {
         matches!(self, Self::Conflict)
     }
 
-    /// Whether the transaction is larger than the send buffer may become.
-    pub fn is_too_long(&self) -> bool {
-        matches!(self, Self::Netlink(error) if error.errno() == Some(libc::EMSGSIZE))
-    }
-
     /// The refusals of single operations, if there are any.
     pub fn refusals(&self) -> impl Iterator<Item = &Refusal> {
         let refused = match self {

@@ -1,6 +1,6 @@
 //! Transactions: operations that the kernel commits together or not at all.
 
-use std::{borrow::Cow, mem, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use super::{ChainName, Element, ElementDump, Key, Rule, SetDef, SetName, Table};
 
@@ -190,22 +190,6 @@ impl Transaction {
     /// Whether there is no operation.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
-    }
-
-    /// Removes and returns the first operations: one at least, and as many as make at most so many
-    /// changes of objects or elements.
-    pub fn take_first(&mut self, most: usize) -> Self {
-        let mut left = most;
-        let fits = |operation: &&Operation| {
-            let changes = operation.elements().max(1);
-            let fits = changes <= left;
-            left = left.saturating_sub(changes);
-            fits
-        };
-        let count = self.operations.iter().take_while(fits).count().max(1);
-        let rest = self.operations.split_off(count.min(self.operations.len()));
-        let operations = mem::replace(&mut self.operations, rest);
-        Self { operations, generation: self.generation }
     }
 
     /// Appends an operation.
