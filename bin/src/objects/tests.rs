@@ -145,7 +145,10 @@ async fn what_cannot_be_read_is_named_at_the_end_of_the_list_unless_no_such_kind
     let directory = TempDir::new().unwrap();
     let mut client = Client::new(&serve(directory.path()).await).await;
     client.receive().await;
+    client.list(&[service("web", "10.96.0.1")]).await;
+    assert_eq!(client.receive().await["synced"]["objects"], 1);
     for (object, is_whole) in [
+        (json!({"apply": {"apiVersion": "v1", "kind": "Endpoints"}}), true),
         (json!({"apply": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}}), true),
         (json!({"apply": {"apiVersion": "v1", "kind": "Service"}}), false),
     ] {

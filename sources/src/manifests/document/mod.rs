@@ -216,7 +216,9 @@ pub(super) fn decode_object(json: &str) -> Result<Option<Event>, Box<Problem>> {
     }
     let mut content = Content::default();
     let Some(slot) = content.slot(nowhere, 1, None, &header) else {
-        return content.problems.pop().map_or(Ok(None), |problem| Err(Box::new(problem)));
+        // A warning is about an object of a kind that is not read.
+        let error = content.problems.pop().filter(|it| it.severity == Severity::Error);
+        return error.map_or(Ok(None), |error| Err(Box::new(error)));
     };
     let key = slot.key.clone();
     let typed = TypedDocument { is_list: false, slots: vec![Some(slot)] };

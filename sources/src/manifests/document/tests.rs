@@ -226,6 +226,7 @@ fn an_object_alone_is_decoded_as_one_of_a_file() {
             "Node a; apiVersion: missing; should be `v1`",
         ),
         (r#"{"apiVersion": "v1", "kind": "Pod"}"#, "not read"),
+        (r#"{"apiVersion": "v1", "kind": "Endpoints"}"#, "not read"),
         (r#"{"kind": "List", "items": []}"#, "; : a list: its items come one by one"),
         ("{}", "; kind: the document names no kind"),
         ("{} {}", "; : not one object"),
