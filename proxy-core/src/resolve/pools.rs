@@ -2,7 +2,7 @@
 //! to terminating endpoints (KEP-1669, KEP-2433, KEP-3015).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashSet, btree_map::Entry},
     net::{IpAddr, SocketAddr},
 };
 
@@ -57,10 +57,9 @@ impl Pools {
             } else {
                 Vec::new()
             };
-            let mut are_limited = false;
+            let mut cut = HashSet::new();
             let mut limited = |mut pool: Vec<Endpoint>| {
-                are_limited |= pool.len() > *most;
-                pool.truncate(*most);
+                cut.extend(pool.drain((*most).min(pool.len())..).map(|e| e.address));
                 pool
             };
             let mut weighed = |pool| weigh(limited(pool), *growing, weights);
@@ -70,13 +69,14 @@ impl Pools {
             let serving = match has_serving {
                 true => {
                     let mut serving = pool(&endpoints, |e| e.ready || e.serving);
+                    serving.retain(|e| !cut.contains(&e.address));
                     // As many may end as there are others. What has no place loses connections.
                     serving.truncate(most.saturating_mul(2));
                     evenly(serving)
                 }
                 false => Pool::default(),
             };
-            Self { cluster, local, has_any, are_limited, serving }
+            Self { cluster, local, has_any, are_limited: !cut.is_empty(), serving }
         });
         let numbered = |pool: &Pool| {
             let endpoint = |endpoint: &Endpoint| {

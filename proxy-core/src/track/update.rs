@@ -168,7 +168,7 @@ impl Tracker {
                 let endpoints = &mut Endpoints {
                     slices: slices.collect(),
                     growing,
-                    most: MAX_DESTINATIONS / places.sum::<usize>().max(1),
+                    most: (MAX_DESTINATIONS / places.sum::<usize>().max(1)).max(1),
                     most_slots: MAX_SLOTS / frontends.max(1),
                     chosen: HashMap::new(),
                 };

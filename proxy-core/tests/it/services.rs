@@ -135,6 +135,7 @@ fn destinations_are_limited() {
     for name in names() {
         assert_eq!(find(&cluster, &name).cluster.len(), 500);
     }
+    assert_eq!(find(&cluster, "p7").draining.len(), 0);
     // Said once, and no more when there are fewer.
     assert_eq!(cluster.apply(&[many.clone().set("endpoints", json!(endpoints[..505]))]), []);
     // Those that end are in no way.
@@ -158,6 +159,7 @@ fn destinations_are_limited() {
     let problems = cluster.apply(&[limited.set("spec.type", "NodePort")]);
     assert!(problems[0].message.contains("IPv4 endpoints after the first 249 "), "{problems:?}");
     assert_eq!(find(&cluster, "p7").cluster.len(), 249);
+    assert_eq!(find(&cluster, "p7").draining.len(), 10);
     assert_eq!(cluster.apply(&[wide]), []);
     assert_eq!(find(&cluster, "p7").cluster.len(), 500);
 }
