@@ -298,6 +298,7 @@ impl Runner {
         });
         if may_help {
             self.retries.hasten(arrived);
+            self.tracker.hasten_families(arrived.into_std());
         }
     }
 

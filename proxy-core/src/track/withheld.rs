@@ -36,7 +36,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_SHARE: u32 = 9;
 /// The longest pause of a family because attempts take long.
 #[cfg(feature = "runner")]
-const LONGEST_FAMILY_PAUSE: Duration = Duration::from_secs(1800);
+const LONGEST_FAMILY_PAUSE: Duration = Duration::from_secs(300);
 
 /// The refused parts of the state.
 #[derive(Debug)]
@@ -405,8 +405,8 @@ impl Tracker {
         self.update_health_checks_of(&tried);
     }
 
-    /// Has families that are left out tried again now, if that was not hastened just before:
-    /// another program has changed their rules, and its change may have been the reason.
+    /// Has families that are left out tried again now, if that was not hastened just before: the
+    /// reason may be gone, as when another program has changed their rules.
     pub fn hasten_families(&mut self, now: Instant) {
         for refused in [&mut self.withheld.families.v4, &mut self.withheld.families.v6] {
             if let Some(refused) = refused
