@@ -51,11 +51,13 @@ pub(super) enum Failure {
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
         match error {
-            // The client takes any JSON object for a status.
-            kube::Error::Api(status) if status.code == 0 && status.message.is_empty() => {
-                Self::Undecodable
+            kube::Error::Api(mut status) => {
+                // The client takes any JSON object for a status, such as a gateway's.
+                if status.message.is_empty() {
+                    status.message = "an answer without a message".to_owned();
+                }
+                Self::Answer(clipped(status))
             }
-            kube::Error::Api(status) => Self::Answer(clipped(status)),
             other => Self::Connection(other),
         }
     }
@@ -71,6 +73,15 @@ impl Failure {
     /// Returns the failure of an error in the stream of a watch.
     pub(super) fn event(status: Box<Status>) -> Self {
         Self::Event(clipped(status))
+    }
+
+    /// Returns the failure of the stream of an open watch. The client takes any JSON object for a
+    /// status.
+    pub(super) fn stream(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if status.code == 0 => Self::Undecodable,
+            other => other.into(),
+        }
     }
 
     fn status(&self) -> Option<&Status> {
@@ -98,9 +109,10 @@ impl Failure {
 
     /// Whether the server answered, and with a failure that may last as long as the version is
     /// asked for: not with one that says that the server is overloaded or out of reach behind a
-    /// gateway, or that the credentials are old.
+    /// gateway, or that the credentials are old, nor with one that only a gateway gives.
     pub(super) fn is_answered(&self) -> bool {
         match self {
+            Self::Answer(status) if status.code == 0 => false,
             Self::Answer(_) | Self::Event(_) => !matches!(self.code(), 401 | 429 | 502 | 503 | 504),
             Self::Connection(error) => {
                 matches!(error, kube::Error::ReadEvents(_) | kube::Error::SerdeError(_))
@@ -164,7 +176,9 @@ mod tests {
             assert_eq!(failure.to_string().len(), MAX_MESSAGE + " (502)".len());
         }
         let other: Status = serde_json::from_str(r#"{"type": "UNKNOWN"}"#).unwrap();
-        let failure = Failure::from(kube::Error::Api(other.boxed()));
+        let failure = Failure::stream(kube::Error::Api(other.clone().boxed()));
         assert_eq!(failure.to_string(), "an event cannot be decoded");
+        let failure = Failure::from(kube::Error::Api(other.boxed()));
+        assert_eq!(failure.to_string(), "an answer without a message (0)");
     }
 }

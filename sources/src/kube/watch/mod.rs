@@ -56,8 +56,9 @@ const MAX_STREAM_ERRORS: u32 = 5;
 /// server's versions have passed that one by then, only a list shows that the server was not just
 /// quiet: one for each watch that is opened again, for which all nodes would ask after each outage.
 const MAX_SILENT: u32 = 2;
-/// After so many answers in a row that brought nothing but a failure, the version is given up:
-/// the server may refuse each watch from it. The heads of further answers are no news.
+/// After so many answers in a row that brought nothing but a failure, a list is read that is no
+/// older than the version: the server may refuse each watch from it. The heads of further answers
+/// are no news.
 const MAX_FRUITLESS: u32 = 5;
 
 /// An open watch.
@@ -151,6 +152,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             }
             let Err(failure) = result else {
                 self.is_absent = false;
+                self.fruitless = 0;
                 continue;
             };
             let pauses = if failure.is_about_version() { &mut relists } else { &mut pauses };
@@ -239,15 +241,21 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// Has everything listed again if the version is of no use.
     fn recover_watch(&mut self, failure: &Failure) -> Option<Duration> {
         let kind = T::KIND;
-        let is_of_no_use = self.silent >= MAX_SILENT || self.fruitless >= MAX_FRUITLESS;
-        if failure.is_about_version() || is_of_no_use {
+        let is_about_version = failure.is_about_version();
+        let is_silent = self.silent >= MAX_SILENT;
+        if is_about_version {
             info!(%kind, err = %ErrorChain(failure), "Watch expired; relisting");
-            self.silent = 0;
-            // A log that is too short says nothing against the version.
-            self.least = self.version.take().filter(|_| failure.code() == 410);
-            return Some(failure.retry_after());
+        } else if is_silent || self.fruitless >= MAX_FRUITLESS {
+            warn!(%kind, err = %ErrorChain(failure), "Watch failed repeatedly; relisting");
+            self.pulse.failed(&ErrorChain(failure), failure.code() == 401);
+        } else {
+            return self.log_and_wait(failure);
         }
-        self.log_and_wait(failure)
+        // Neither a log that is too short nor a failure says anything against the version.
+        let is_known = failure.code() == 410 || !(is_about_version || is_silent);
+        self.least = self.version.take().filter(|_| is_known);
+        self.silent = 0;
+        Some(failure.retry_after())
     }
 
     fn log_and_wait(&self, failure: &Failure) -> Option<Duration> {
@@ -337,8 +345,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let text = time::timeout(self.timing.list, self.client.request_text(request))
             .await
             .map_err(|_| Failure::NoAnswer(self.timing.list))??;
+        let page = serde_json::from_str(&text).map_err(Failure::List)?;
         self.pulse.heard();
-        serde_json::from_str(&text).map_err(Failure::List)
+        Ok(page)
     }
 
     /// Watches from a version on.
@@ -392,7 +401,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     async fn next_event(&self, events: &mut Events<T>) -> Result<Option<WatchItem<T>>, Failure> {
         let event = time::timeout(self.timing.idle, events.try_next())
             .await
-            .map_err(|_| Failure::Silence(self.timing.idle))??;
+            .map_err(|_| Failure::Silence(self.timing.idle))?
+            .map_err(Failure::stream)?;
         if !matches!(event, None | Some(WatchEvent::Error(_))) {
             self.pulse.heard();
         }

@@ -8,14 +8,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{StreamExt, future, stream};
+use futures::{FutureExt, StreamExt, future, stream};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{Request, Response, body::Frame};
 use kube::{Client, client::Body};
 use serde_json::json;
 use switchyard_core::objects::{Event, Kind};
 use switchyard_sources::kube::{Pacer, RequestPace, Timing, WatchHealth, watch_all};
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{self, Instant},
+};
 use tower::{BoxError, service_fn};
 
 use crate::kube::rig::NODE;
@@ -23,12 +26,14 @@ use crate::kube::rig::NODE;
 /// An answer to a request for Services. Other kinds stay without an answer.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
-    /// This status, with so many seconds to wait.
+    /// This status, with so many seconds to wait. A status without a code is a gateway's.
     Status(u16, u32),
     /// A stream that holds an error of this code, with so many seconds to wait.
     Error(u16, u32),
     /// A stream without an event: it ends at once.
     Ends,
+    /// A stream without an event that ends after a minute.
+    Quiet,
     /// A stream that brings nothing and does not end.
     Silent,
     /// A stream whose connection breaks.
@@ -53,7 +58,7 @@ enum Way {
     Stream,
     /// A watch from a version on.
     Watch,
-    /// The list of the server's cache.
+    /// The list of the server's cache, of a version or newer.
     Cached,
     /// The newest list, in pages.
     Newest,
@@ -71,12 +76,13 @@ impl Reply {
             })
         };
         let (code, text) = match self {
+            Self::Status(0, _) => (403, r#"{"message": "no healthy upstream"}"#.to_owned()),
             Self::Status(code, seconds) => (code, status(code, seconds).to_string()),
             Self::Error(code, seconds) => {
                 let event = json!({"type": "ERROR", "object": status(code, seconds)});
                 (200, format!("{event}\n"))
             }
-            Self::Ends | Self::Silent | Self::Broken => (200, String::new()),
+            Self::Ends | Self::Quiet | Self::Silent | Self::Broken => (200, String::new()),
             Self::Garbage => (200, "{\"type\": \"UNKNOWN\"}\n".to_owned()),
             Self::Bookmark | Self::Unversioned => {
                 let version = if matches!(self, Self::Bookmark) { "7" } else { "" };
@@ -96,6 +102,10 @@ impl Reply {
         let body = match self {
             Self::Silent | Self::Unversioned => {
                 StreamBody::new(frames.chain(stream::pending())).boxed_unsync()
+            }
+            Self::Quiet => {
+                let end = time::sleep(Duration::from_secs(60)).map(|()| Ok(Frame::data("".into())));
+                StreamBody::new(frames.chain(end.into_stream())).boxed_unsync()
             }
             Self::Broken | Self::Bookmark => {
                 let error = io::Error::from(io::ErrorKind::ConnectionReset);
@@ -120,7 +130,7 @@ async fn requests_and_health(replies: &[Reply], health: WatchHealth) -> Vec<(Way
         let way = match query {
             query if query.contains("sendInitialEvents=true") => Way::Stream,
             query if query.contains("watch=true") => Way::Watch,
-            query if query.contains("resourceVersion=0") => Way::Cached,
+            query if query.contains("resourceVersion=") => Way::Cached,
             _ => Way::Newest,
         };
         // Fails at the end of the test only.
@@ -286,18 +296,40 @@ async fn a_list_that_the_cache_cannot_answer_is_asked_for_as_the_newest() {
 /// Whatever the reason, of which a server may give any for a version that it cannot serve.
 #[tokio::test(start_paused = true)]
 async fn watches_that_bring_nothing_but_failures_are_given_up_for_a_list() {
-    use Reply::{Bookmark, Broken, Ends, Error, Garbage, Refused, Status};
+    use Reply::{Bookmark, Broken, Ends, Error, Garbage, Quiet, Refused, Status};
     for reply in
         [Status(400, 0), Status(403, 0), Status(500, 0), Error(500, 0), Garbage, Ends, Broken]
     {
         assert_eq!(after_watches(&[reply; 4]).await.0, Way::Watch, "{reply:?}");
         assert_ne!(after_watches(&[reply; 5]).await.0, Way::Watch, "{reply:?}");
-        let progress = [reply, reply, reply, Bookmark, reply];
-        assert_eq!(after_watches(&progress).await.0, Way::Watch, "{reply:?}");
+        for well in [Bookmark, Quiet] {
+            let progress = [reply, reply, reply, reply, well, reply];
+            assert_eq!(after_watches(&progress).await.0, Way::Watch, "{reply:?}");
+        }
     }
     // These say nothing about the version.
-    for reply in [Refused, Status(401, 0), Status(429, 0), Status(502, 0), Error(503, 0)] {
+    for code in [401, 429, 502, 0] {
+        assert_eq!(after_watches(&[Status(code, 0); 8]).await.0, Way::Watch, "{code}");
+    }
+    for reply in [Refused, Error(503, 0)] {
         assert_eq!(after_watches(&[reply; 8]).await.0, Way::Watch, "{reply:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_given_up_for_failures_is_still_the_least_of_the_list() {
+    use Reply::{Ends, List, Silent, Status};
+    let failures = [Status(500, 0); 5];
+    for (watches, way) in [
+        (failures.as_slice(), Way::Cached),
+        (&[Status(410, 0)], Way::Cached),
+        (&[Status(504, 0)], Way::Newest),
+        (&[Silent, Silent], Way::Newest),
+    ] {
+        let replies = [&[Ends, List], watches, &[Status(422, 0)]].concat();
+        let ways = ways(&requests_after(&replies).await);
+        let list = ways[2..].iter().find(|way| matches!(way, Way::Cached | Way::Newest));
+        assert_eq!(list, Some(&way), "{watches:?}");
     }
 }
 
@@ -311,4 +343,9 @@ async fn answers_that_bring_nothing_but_failures_are_no_news() {
     assert_eq!(streams, 5, "{requests:?}");
     let since_third: Duration = requests[9..].iter().map(|(_, pause)| *pause).sum();
     assert!(health.heard(Kind::Service).unwrap() > since_third, "{requests:?}");
+    // Nor are lists that are none.
+    let health = WatchHealth::new();
+    let requests = requests_and_health(&[Reply::Garbage; 12], health.clone()).await;
+    let since_fifth: Duration = requests[6..].iter().map(|(_, pause)| *pause).sum();
+    assert!(health.heard(Kind::Service).unwrap() > since_fifth, "{requests:?}");
 }
