@@ -130,6 +130,12 @@ impl Platform for Linux {
         switch_on(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)
     }
 
+    /// tcp(7): an acknowledgement that is due is sent at once. A SYNPROXY, whose window is closed,
+    /// connects to its server after that of the handshake only.
+    fn end_handshake(&self, socket: &Socket) -> io::Result<()> {
+        switch_on(socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK)
+    }
+
     fn limit_unsent(&self, socket: &SockRef<'_>) -> io::Result<()> {
         socket.set_tcp_notsent_lowat(UNSENT)
     }

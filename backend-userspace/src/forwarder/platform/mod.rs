@@ -162,8 +162,14 @@ pub(crate) trait Platform: Send + Sync {
     }
 
     /// Has the system send the last packet of a handshake with the first bytes, which the caller
-    /// sends as soon as it may.
+    /// sends as soon as it may, and then calls [`Self::end_handshake`].
     fn connect_with_bytes(&self, _socket: &Socket) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Has the system send the last packet of a handshake if the first bytes did not go with it,
+    /// which an endpoint without a window does not let them.
+    fn end_handshake(&self, _socket: &Socket) -> io::Result<()> {
         Ok(())
     }
 

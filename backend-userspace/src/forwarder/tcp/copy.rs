@@ -11,6 +11,7 @@
 use std::{
     future::poll_fn,
     io::{self, Read},
+    mem,
     net::Shutdown,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
@@ -132,6 +133,7 @@ pub(super) async fn copy(
     // A pipe does not keep the bounds of SCTP's messages.
     let has_pipes = protocol == Protocol::Tcp;
     let message = (protocol == Protocol::Sctp).then(Message::default);
+    let mut is_in_handshake = !header.is_empty();
     let mut up = Direction { is_up: true, message, kept: header, ..Direction::default() };
     let mut down = Direction { message, ..Direction::default() };
     let mut watches: [Option<Watch<'_>>; 2] = [None, None];
@@ -161,7 +163,11 @@ pub(super) async fn copy(
             };
             if direction.state == State::Moving {
                 direction.passes_end_on = back.state != State::Ended;
-                match direction.poll(cx, shared, has_pipes, from, to) {
+                let moved = direction.poll(cx, shared, has_pipes, from, to);
+                if is_up && mem::take(&mut is_in_handshake) {
+                    let _ = platform.end_handshake(&SockRef::from(endpoint));
+                }
+                match moved {
                     Poll::Pending => {}
                     Poll::Ready(Ok(())) if direction.gone == Some(Gone::Cut) => {
                         return Poll::Ready(Ending::Failed);

@@ -1,10 +1,16 @@
 //! The PROXY protocol, and the addresses in it.
 
-use std::{io::Read, net::SocketAddr, sync::Arc};
+use std::{
+    fs,
+    io::{self, Read},
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    thread,
+};
 
 use switchyard_core::model::{Protocol, ProxyProtocol};
-use switchyard_userspace::forwarder::Forwarder;
-use test_netns::{in_namespace, run};
+use switchyard_userspace::forwarder::{Forwarder, Listener};
+use test_netns::{in_namespace, run, skipped, try_run};
 
 use crate::forwarder::support::*;
 
@@ -46,5 +52,53 @@ fn a_redirected_client_has_connected_to_the_service() {
         let mut client = connect("192.0.2.1:80".parse().unwrap());
         let from = client.local_addr().unwrap().port();
         expect(&mut client, &format!("PROXY TCP4 127.0.0.1 192.0.2.1 {from} 80\r\n"));
+    });
+}
+
+/// The window of a SYNPROXY is closed until its server has answered, which it connects to after the
+/// handshake.
+#[test]
+fn a_header_follows_the_handshake_with_a_synproxy() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        run("ip link add eth1 type veth peer name eth0");
+        run("ip addr add 192.0.2.1/24 dev eth1");
+        run("ip link set eth1 up");
+        let id = id("web", Protocol::Tcp);
+        let mut port = service(&id, &["192.0.2.2:80".parse().unwrap()]);
+        port.proxy_protocol = Some(ProxyProtocol::V1);
+        let forwarder = forwarder(|_| {});
+        forwarder.serve(&Arc::new(port));
+        let address = "192.0.2.1:0".parse().unwrap();
+        let to = forwarder.listen(&Listener { address, ..listener(&id) }).unwrap();
+        let node = fs::read_link("/proc/thread-self").unwrap();
+        in_namespace(|| {
+            let host = fs::read_link("/proc/thread-self").unwrap();
+            let host = host.file_name().unwrap().display();
+            let node = node.display();
+            run(&format!("nsenter --net=/proc/{node}/ns/net ip link set eth0 netns {host}"));
+            run("ip link set lo up");
+            run("ip addr add 192.0.2.2/24 dev eth0");
+            run("ip link set eth0 up");
+            run("nft add table ip guard");
+            run("nft add chain ip guard first { type filter hook prerouting priority raw ; }");
+            run("nft add chain ip guard input { type filter hook input priority filter ; }");
+            run("nft add rule ip guard first tcp dport 80 tcp flags syn notrack");
+            let synproxy = "tcp dport 80 ct state invalid,untracked \
+                            synproxy mss 1460 wscale 7 timestamp sack-perm";
+            if try_run(&format!("nft add rule ip guard input {synproxy}")).is_err() {
+                return skipped("no SYNPROXY in this kernel");
+            }
+            run("nft add rule ip guard input ct state invalid drop");
+            fs::write("/proc/sys/net/netfilter/nf_conntrack_tcp_loose", "0").unwrap();
+            let endpoint = TcpListener::bind("192.0.2.2:80").unwrap();
+            thread::spawn(move || {
+                let (stream, _) = endpoint.accept().unwrap();
+                io::copy(&mut &stream, &mut &stream)
+            });
+            let mut client = connect_from([192, 0, 2, 2], to);
+            let (from, to) = (client.local_addr().unwrap().port(), to.port());
+            expect(&mut client, &format!("PROXY TCP4 192.0.2.2 192.0.2.1 {from} {to}\r\n"));
+        });
     });
 }
