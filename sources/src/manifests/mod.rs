@@ -14,8 +14,8 @@
 //! - Changes are noticed by inotify and sent about 3 ms after the file was closed or renamed.
 //!   Changes that inotify cannot see (network file systems, targets of symbolic links) are found by
 //!   a comparison of file times every ten seconds. A file that was written in place must not have
-//!   changed for ten seconds then: its writer may not be done. All changes are found so where
-//!   inotify is not available.
+//!   changed for ten seconds then, as its writer may not be done, but is read after a minute at the
+//!   latest. All changes are found so where inotify is not available.
 
 #![forbid(unsafe_code)]
 

@@ -21,6 +21,8 @@ use super::{
 /// A scan takes what was written in place once it has not changed for so long: its writer may not
 /// be done, and the part of a manifest that is there is often one with fewer objects.
 const SETTLED: Duration = Duration::from_secs(10);
+/// A scan takes what has changed for so long, whether it has settled or not.
+const OVERDUE: Duration = Duration::from_secs(60);
 /// The size of the largest file that is read, in MiB.
 const MOST_MIB: u64 = 256;
 
@@ -38,8 +40,11 @@ pub(super) struct Batch {
 pub(super) struct Reader {
     root: PathBuf,
     signatures: BTreeMap<PathBuf, Option<Signature>>,
-    /// Files that were written in place, as they were first seen in that state.
-    unsettled: BTreeMap<PathBuf, (Signature, Instant)>,
+    /// Files that were written in place, as they were first seen in that state, and when they were
+    /// first seen in any.
+    unsettled: BTreeMap<PathBuf, (Signature, Instant, Instant)>,
+    /// Whether the next scan takes what has not settled, too.
+    is_behind: bool,
     store: Store,
     /// The problems of the last scan. Directories and files that cannot be read come back at every
     /// scan, but are reported once.
@@ -55,6 +60,7 @@ impl Reader {
             root: dir.to_owned(),
             signatures: BTreeMap::new(),
             unsettled: BTreeMap::new(),
+            is_behind: false,
             store: Store::default(),
             scan_problems: Vec::new(),
         })
@@ -66,6 +72,12 @@ impl Reader {
         self.rescan_at(Instant::now(), visit)
     }
 
+    /// Has the next scan take what has not settled, too: the news of files that their writers have
+    /// closed may be lost.
+    pub(super) fn fall_behind(&mut self) {
+        self.is_behind = true;
+    }
+
     fn rescan_at(&mut self, now: Instant, visit: &mut dyn FnMut(&Path)) -> Batch {
         let scan = directory::scan(&self.root, visit);
         let is_unlisted = |file: &Path| scan.unlisted.iter().any(|dir| file.starts_with(dir));
@@ -75,16 +87,18 @@ impl Reader {
             .filter(|file| !scan.files.contains_key(*file) && !is_unlisted(file))
             .cloned();
         let mut changed: BTreeSet<_> = gone.collect();
+        let is_behind = mem::take(&mut self.is_behind);
         let mut seen = mem::take(&mut self.unsettled);
         for (file, new) in &scan.files {
             let known = self.signatures.get(file).and_then(Option::as_ref);
             if known == Some(new) {
                 continue;
             }
-            let before = seen.remove(file).filter(|(signature, _)| signature == new);
-            let (_, since) = before.unwrap_or((*new, now));
-            if known.is_some_and(|known| known.is_same_file(new)) && now - since < SETTLED {
-                self.unsettled.insert(file.clone(), (*new, since));
+            let (before, since, first) = seen.remove(file).unwrap_or((*new, now, now));
+            let since = if before == *new { since } else { now };
+            let is_due = is_behind || now - since >= SETTLED || now - first >= OVERDUE;
+            if known.is_some_and(|known| known.is_same_file(new)) && !is_due {
+                self.unsettled.insert(file.clone(), (*new, since, first));
             } else {
                 changed.insert(file.clone());
             }
@@ -122,6 +136,7 @@ impl Reader {
     /// Reads a file; `None` if the file does not exist.
     fn read(&mut self, file: &Path) -> Option<Content> {
         let path = self.root.join(file);
+        self.unsettled.remove(file);
         // Taken before the content: a write in between makes the next scan read again.
         let signature = fs::metadata(&path).and_then(|metadata| match metadata.is_file() {
             true => Ok(Signature::new(&metadata)),
@@ -210,6 +225,15 @@ mod tests {
         fs::write(&other, &two).unwrap();
         fs::rename(&other, &file).unwrap();
         assert_eq!(events(22), 2);
+        // Nor is anything waited for longer, or where its writer may have closed it unnoticed.
+        let mut found = Vec::new();
+        for (round, seconds) in (30..=100).step_by(10).enumerate() {
+            fs::write(&file, two.replace("two", &"x".repeat(round + 1))).unwrap();
+            found.push(events(seconds));
+        }
+        assert_eq!(found, [0, 0, 0, 0, 0, 0, 2, 0]);
+        reader.fall_behind();
+        assert_eq!(reader.rescan_at(start + Duration::from_secs(101), &mut |_| ()).events.len(), 2);
     }
 
     #[test]

@@ -47,6 +47,8 @@ enum Place {
 struct Pending {
     files: BTreeSet<PathBuf>,
     rescan: bool,
+    /// Whether events may be lost.
+    is_lossy: bool,
 }
 
 impl Pending {
@@ -189,7 +191,7 @@ impl Watcher {
     /// Adds the files that an event concerns.
     fn add_event(&self, event: EventOwned, pending: &mut Pending) {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            pending.rescan = true;
+            (pending.rescan, pending.is_lossy) = (true, true);
             return;
         }
         let Some(places) = self.places.get(&event.wd) else {
@@ -253,19 +255,22 @@ pub(super) async fn follow<I: From<Event>>(
         let pending = tokio::select! {
             changes = watcher.changes() => changes.unwrap_or_else(|error| {
                 error!(err = %error, "inotify failed; rereading all manifests");
-                Pending { rescan: true, ..Pending::default() }
+                Pending { rescan: true, is_lossy: true, ..Pending::default() }
             }),
             () = time::sleep(RESCAN_PERIOD) => Pending { rescan: true, ..Pending::default() },
             () = sender.closed() => return Ok(()),
         };
         let mut batch;
-        let Pending { files, rescan } = pending;
+        let Pending { files, rescan, is_lossy } = pending;
         (reader, batch) = spawn_blocking(move || {
             let batch = reader.reread(files);
             (reader, batch)
         })
         .await
         .map_err(ManifestsError::Reader)?;
+        if is_lossy {
+            reader.fall_behind();
+        }
         if rescan {
             let more;
             (reader, more) = watcher.rescan(reader).await?;
