@@ -98,7 +98,13 @@ impl Tools {
         let mut is_usable = false;
         for family in IpFamily::ALL {
             let Some(programs) = self.get(family) else { continue };
-            let Err(error) = programs.check(&["-t", "nat", "-n", "-L", PROBE]) else {
+            let probe = || programs.check(&["-t", "nat", "-n", "-L", PROBE]);
+            let probed = match probe() {
+                // It may be a program that was changing rules meanwhile.
+                Err(ToolError::Failed { .. }) => probe(),
+                probed => probed,
+            };
+            let Err(error) = probed else {
                 is_usable = true;
                 continue;
             };
@@ -363,18 +369,27 @@ mod tests {
 
     #[test]
     fn a_status_that_may_mean_a_lock_means_what_the_program_says() {
-        let usable = |says: &str| {
+        let usable = |says: &str, times: u8| {
             let directory = programs(&["iptables"], "iptables v1.8.9 (nf_tables)");
             let path = directory.path().join("iptables");
             let script = fs::read_to_string(&path).unwrap();
-            let probe = format!("[ $1 = --version ] || {{ echo '{says}' >&2; exit 4; }}\n");
+            let fail = format!("echo >>$0.runs; echo \"{says}\" >&2; exit 4");
+            let fails = format!("[ $(grep -c '' $0.runs) -ge {times} ]");
+            let probe = format!("[ $1 = --version ] || {fails} || {{ {fail}; }}\n");
             fs::write(&path, script.replace("echo", &(probe + "echo"))).unwrap();
+            fs::write(directory.path().join("iptables.runs"), "").unwrap();
             let usable = installed(&directory).choose(None, V4).unwrap().usable();
             usable.map(|tools| tools.families()).map_err(|error| error.to_string())
         };
-        assert_eq!(usable("Another app is currently holding the xtables lock"), Ok(V4));
-        let denied = usable("Could not fetch rule set generation id: Permission denied");
-        assert!(denied.unwrap_err().ends_with("generation id: Permission denied"));
+        assert_eq!(usable("Another app is currently holding the xtables lock", 2), Ok(V4));
+        for denied in [
+            "Could not fetch rule set generation id: Permission denied",
+            "Fatal: can't open lock file /run/xtables.lock: Permission denied",
+        ] {
+            assert!(usable(denied, 2).unwrap_err().ends_with(denied));
+        }
+        let busy = "Could not fetch rule set generation id: Resource temporarily unavailable";
+        assert_eq!(usable(busy, 1), Ok(V4));
     }
 
     #[test]

@@ -274,7 +274,9 @@ fn command_about<'a>(
 fn failure(program: &Path, output: &Output, input: &str) -> ToolError {
     let program = program.display().to_string();
     let message = sentence(&String::from_utf8_lossy(&output.stderr));
-    if output.status.code() == Some(RESOURCE_PROBLEM) && message.contains("lock") {
+    if output.status.code() == Some(RESOURCE_PROBLEM)
+        && message.contains("holding the xtables lock")
+    {
         return ToolError::Locked { program, message };
     }
     let numbers = refused_lines(&message);
