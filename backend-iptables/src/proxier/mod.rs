@@ -32,7 +32,7 @@ use switchyard_kernel::xtables::{
 
 use self::full::Snapshot;
 use crate::{
-    IptablesConfig, ToolError, Tools,
+    ChainNaming, IptablesConfig, ToolError, Tools,
     layout::{
         Context, LOOPBACK_V4, Settings, fixed,
         names::{self, ChainNames},
@@ -120,7 +120,9 @@ impl IptablesProxier {
 
     /// Opens the backend with programs that were found before. Changes nothing.
     pub(crate) fn with_tools(config: IptablesConfig, tools: Tools) -> Self {
-        let has_affinity = !tools.lacks_match("recent");
+        // With names of its own, the backend is beneath a program that remembers clients itself.
+        let has_affinity =
+            config.chains != ChainNaming::KubeProxy || tools.has_match("recent") != Some(false);
         if !has_affinity {
             tracing::warn!("The kernel lacks xt_recent, by which clients are remembered");
         }

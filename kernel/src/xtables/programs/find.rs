@@ -79,16 +79,20 @@ impl Tools {
         IpFamily::ALL.into_iter().filter_map(|family| self.get(family))
     }
 
-    /// Whether the kernel lacks a match, such as `recent`, in one of the families. What cannot be
-    /// asked is taken to be there.
-    pub fn lacks_match(&self, name: &str) -> bool {
-        self.iter().any(|programs| has_match(programs, name) == Some(false))
+    /// Whether the kernel has a match, such as `recent`, in all families; `None` if it cannot be
+    /// asked.
+    pub fn has_match(&self, name: &str) -> Option<bool> {
+        let answers: Vec<_> = self.iter().map(|programs| has_match(programs, name)).collect();
+        if answers.contains(&Some(false)) {
+            return Some(false);
+        }
+        answers.iter().all(|answer| *answer == Some(true)).then_some(true)
     }
 
     /// Keeps the families whose tables can be read: a node may lack a family's kernel modules, or
     /// the privilege to use them. A family whose program cannot be run now, or does not end in
     /// time, is kept beside the other: syncs show what comes of it. Runs one program for each
-    /// family.
+    /// family, and a program that fails once more.
     ///
     /// # Errors
     ///

@@ -53,8 +53,9 @@ fn the_flavour_is_the_hosts() {
 fn a_match_that_the_kernel_lacks_is_known() {
     in_namespace(|| {
         for flavour in Flavour::ALL {
-            let lacks = |name| tools(flavour).lacks_match(name);
-            assert!(!lacks("conntrack") && lacks("no-such-match"), "{flavour}");
+            let has = |name| tools(flavour).has_match(name);
+            let of = ["recent", "no-such-match"].map(has);
+            assert_eq!(of, [Some(true), Some(false)], "{flavour}");
         }
     });
 }
