@@ -194,6 +194,10 @@ fn dry_run(
         if refusal.concerns_table() {
             return Err(ProbeError::Privilege);
         }
+        // Without nf_tables, the kernel refuses the whole.
+        if refusal.operation == usize::MAX {
+            return Err(ProbeError::Refused { refusal, modules: vec!["nf_tables"] });
+        }
         // The last operation must be refused, and has no module.
         let Some(&module) = modules.get(refusal.operation) else { continue };
         if !missing.contains(&module) {
@@ -251,18 +255,28 @@ mod tests {
 
     #[test]
     fn a_refusal_of_the_whole_is_no_answer_about_modules() {
-        let mut kernel = InterceptingTransport::without_kernel(|_: &Transaction| {
-            let refusal = Refusal {
-                operation: usize::MAX,
-                element: None,
-                subject: "commit the transaction".into(),
-                errno: Some(1),
-                reason: "Operation not permitted".into(),
-            };
-            Err(TransportError::Refused(refusal, Vec::new()))
-        });
-        let error = dry_run(&mut kernel, &wanted(&Family::ALL)).unwrap_err();
-        assert_eq!(error.to_string(), "needs CAP_NET_ADMIN");
+        for (errno, reason, expected) in [
+            (1, "Operation not permitted", "needs CAP_NET_ADMIN"),
+            (
+                95,
+                "Operation not supported",
+                "cannot commit the transaction: Operation not supported (needed of the kernel: \
+                 nf_tables)",
+            ),
+        ] {
+            let mut kernel = InterceptingTransport::without_kernel(move |_: &Transaction| {
+                let refusal = Refusal {
+                    operation: usize::MAX,
+                    element: None,
+                    subject: "commit the transaction".into(),
+                    errno: Some(errno),
+                    reason: reason.into(),
+                };
+                Err(TransportError::Refused(refusal, Vec::new()))
+            });
+            let error = dry_run(&mut kernel, &wanted(&Family::ALL)).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        }
     }
 
     #[test]
