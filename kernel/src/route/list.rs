@@ -96,8 +96,11 @@ pub(crate) fn local_networks(socket: &mut Socket, family: IpFamily) -> Result<Ve
         },
         |found: &mut Vec<IpNet>, message| {
             let is_route = message.payload.len() >= route::HEADER;
-            // Without strict checks, the kernel lists all routes.
-            if is_route && message.payload[route::KIND] == route::LOCAL {
+            // Without strict checks, the kernel lists the routes of all kinds and tables.
+            if is_route
+                && message.payload[route::KIND] == route::LOCAL
+                && message.payload[route::TABLE] == route::TABLE_LOCAL
+            {
                 let attributes = message.attributes(route::HEADER);
                 let to = attributes.find_kind(route::DESTINATION);
                 let to = to.and_then(|to| families::address(to.payload));
@@ -240,8 +243,9 @@ pub(crate) mod abi {
 
         /// The length of `struct rtmsg`.
         pub(crate) const HEADER: usize = 12;
-        /// The places of `rtm_dst_len` and `rtm_type` there.
+        /// The places of `rtm_dst_len`, `rtm_table` and `rtm_type` there.
         pub(crate) const PREFIX: usize = 1;
+        pub(crate) const TABLE: usize = 4;
         pub(crate) const KIND: usize = 7;
 
         /// `RTN_LOCAL`
@@ -249,11 +253,31 @@ pub(crate) mod abi {
         /// `RTA_DST`
         pub(crate) const DESTINATION: u16 = 1;
         /// `RT_TABLE_LOCAL`
-        const TABLE_LOCAL: u8 = 255;
+        pub(crate) const TABLE_LOCAL: u8 = 255;
 
         /// A header that selects the table `local`.
         pub(crate) fn local(family: u8) -> [u8; HEADER] {
             [family, 0, 0, 0, TABLE_LOCAL, 0, 0, LOCAL, 0, 0, 0, 0]
         }
+    }
+}
+
+#[cfg(all(test, feature = "conntrack"))]
+mod kernel_tests {
+    use test_netns::{in_namespace, run};
+
+    use super::*;
+
+    #[test]
+    fn networks_of_other_tables_are_not_the_nodes() {
+        in_namespace(|| {
+            run("ip link set lo up");
+            run("ip route add local 203.0.113.0/24 dev lo");
+            run("ip route add local 198.51.100.0/24 dev lo table 100");
+            let mut socket = Socket::open(libc::NETLINK_ROUTE).unwrap();
+            let networks = local_networks(&mut socket, IpFamily::V4).unwrap();
+            let has = |net: &str| networks.contains(&net.parse().unwrap());
+            assert!(has("203.0.113.0/24") && !has("198.51.100.0/24"), "{networks:?}");
+        });
     }
 }
