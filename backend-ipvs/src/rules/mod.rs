@@ -162,6 +162,9 @@ impl Rules {
     fn set_as(&mut self, port: &ResolvedServicePort, is_delivered: bool, delivery: Delivery<'_>) {
         let leaving = self.leaving.get(&port.id).into_iter().flatten().copied();
         let mut derived = derive(port, leaving, is_delivered, delivery.elsewhere);
+        if !self.proxier.profile().capabilities.has_affinity() {
+            derived.affinity = None;
+        }
         derived.frontends.retain(|f| addresses::is_served(f.at, delivery.never_bound));
         self.derived.set_port(&port.id, Some(Arc::new(derived)));
     }

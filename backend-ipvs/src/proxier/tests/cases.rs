@@ -9,7 +9,7 @@ use switchyard_core::{
     state::{Action, FrontendAddress},
     testing::{NODE, conformance::cluster, node as node_object, service, web, web_slice},
 };
-use switchyard_kernel::ipvs::RealServer;
+use switchyard_kernel::ipvs::{RealServer, VirtualServer};
 
 use super::{endpoints_of, model::Model, node, selector, weights, with_endpoints};
 use crate::{
@@ -159,6 +159,25 @@ fn only_endpoints_that_are_gone_have_a_limit() {
         let later = Instant::now() + Duration::from_secs(25 * 3600);
         let look = node.proxier.draining.look(&selector, &[busy], later);
         assert_eq!(look.over.contains(&address), is_limited);
+    }
+}
+
+#[test]
+fn rules_that_cannot_remember_clients_have_no_affinity() {
+    for lacks_affinity in [false, true] {
+        let model = Model::default();
+        model.lock().lacks_affinity = lacks_affinity;
+        let mut node = node(&model);
+        let local = service("web", "10.0.0.1").port("http", "TCP", 80).ingress("192.0.2.1");
+        let local = local.set("spec.type", "LoadBalancer").set("spec.sessionAffinity", "ClientIP");
+        let local = local.set("spec.externalTrafficPolicy", "Local");
+        let local = local.set("spec.healthCheckNodePort", 30_000).apply();
+        node.sync([local, endpoints_of("web", &[1], &[])]);
+        let held = model.lock();
+        let mut ports = held.rules.last().unwrap().values();
+        assert_eq!(ports.any(|port| port.affinity.is_some()), !lacks_affinity);
+        let is_persistent = |server: &VirtualServer| server.flags & VirtualServer::PERSISTENT != 0;
+        assert!(held.servers.values().all(|(server, _)| is_persistent(server)));
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Contents {
     pub(super) elsewhere: BTreeSet<IpAddr>,
     /// The Service ports as the rules know them, after each sync of the rules.
     pub(super) rules: Vec<Ports>,
+    /// Whether the rules can remember no clients.
+    pub(super) lacks_affinity: bool,
     /// The schedulers that the kernel does not have.
     pub(super) missing: BTreeSet<Scheduler>,
     /// The directory of parameters; all are as they should be without.
@@ -389,7 +391,11 @@ fn refusal(errno: i32) -> KernelError {
 #[async_trait]
 impl Proxier for Model {
     fn profile(&self) -> Profile {
-        Profile::new(Mode::NFTABLES)
+        let profile = Profile::new(Mode::NFTABLES);
+        match self.lock().lacks_affinity {
+            true => Profile { capabilities: profile.capabilities.without_affinity(), ..profile },
+            false => profile,
+        }
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
