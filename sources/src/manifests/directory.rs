@@ -10,6 +10,9 @@ use std::{
 
 use super::{problem::Problem, syntax::Syntax};
 
+/// The size of the largest file that is read, in MiB.
+pub(super) const MOST_MIB: u64 = 256;
+
 /// The properties of a file that change with its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
@@ -26,9 +29,9 @@ impl Signature {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// The size in bytes.
-    pub(super) fn size(&self) -> u64 {
-        self.size
+    /// Whether the file is too large to be read.
+    pub(super) fn is_too_large(&self) -> bool {
+        self.size > MOST_MIB << 20
     }
 
     /// Returns the signature of a file, after symbolic links.

@@ -70,7 +70,7 @@ pub fn read_dir(dir: &Path) -> Result<(Vec<Object>, Vec<Problem>), ManifestsErro
 }
 
 /// Decodes the documents of all manifests below `dir` whose text contains a word. Those that cannot
-/// be decoded are left out, and so are files that cannot be read.
+/// be decoded are left out, and so are files that cannot be read or are too large.
 ///
 /// # Errors
 /// If `dir` itself cannot be read.
@@ -81,7 +81,10 @@ pub fn read_documents<T: DeserializeOwned>(
     let source = |source| ManifestsError::Directory { dir: dir.to_owned(), source };
     fs::read_dir(dir).map_err(source)?;
     let mut found = Vec::new();
-    for file in directory::scan(dir, &mut |_| ()).files.into_keys() {
+    for (file, signature) in directory::scan(dir, &mut |_| ()).files {
+        if signature.is_too_large() {
+            continue;
+        }
         let text = fs::read_to_string(dir.join(&file)).unwrap_or_default();
         if let Some(syntax) = Syntax::from_path(&file).filter(|_| text.contains(word)) {
             let (documents, _) = syntax::documents(syntax, &text);

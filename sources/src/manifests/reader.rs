@@ -11,7 +11,7 @@ use switchyard_core::objects::{Event, Object};
 
 use super::{
     ManifestsError,
-    directory::{self, Signature},
+    directory::{self, MOST_MIB, Signature},
     document::Content,
     problem::Problem,
     store::Store,
@@ -23,8 +23,6 @@ use super::{
 const SETTLED: Duration = Duration::from_secs(10);
 /// A scan takes what has changed for so long, whether it has settled or not.
 const OVERDUE: Duration = Duration::from_secs(60);
-/// The size of the largest file that is read, in MiB.
-const MOST_MIB: u64 = 256;
 
 /// The result of reading files.
 #[derive(Debug, Default)]
@@ -144,7 +142,7 @@ impl Reader {
         });
         let read = signature.and_then(|signature| {
             self.signatures.insert(file.to_owned(), Some(signature));
-            if signature.size() > MOST_MIB << 20 {
+            if signature.is_too_large() {
                 return Err(io::Error::other(format!("larger than {MOST_MIB} MiB")));
             }
             fs::read(&path)
@@ -175,7 +173,9 @@ impl Reader {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::*;
+    use serde_json::Value;
+
+    use super::{super::read_documents, *};
 
     #[test]
     fn a_file_that_cannot_be_read_is_tried_again_and_reported_once() {
@@ -193,7 +193,9 @@ mod tests {
         assert_eq!(reader.rescan(&mut |_| ()).problems, []);
         // Nor is a file read that fills the memory.
         fs::remove_file(&file).unwrap();
-        fs::File::create(&file).unwrap().set_len(1 << 40).unwrap();
+        fs::write(&file, "{name: web}\n---\n").unwrap();
+        fs::File::options().write(true).open(&file).unwrap().set_len(257 << 20).unwrap();
+        assert_eq!(read_documents::<Value>(directory.path(), "web").unwrap(), [Value::Null; 0]);
         let problems = reader.rescan(&mut |_| ()).problems;
         assert_eq!(problems[0].to_string(), "a.yaml: cannot be read: larger than 256 MiB");
         // Its objects go with it.
