@@ -294,8 +294,14 @@ async fn send<I: From<Event>>(sender: &Sender<I>, events: Vec<Event>) -> bool {
     true
 }
 
+/// The problems that are logged: errors first.
+fn most_severe(problems: &[Problem]) -> impl Iterator<Item = &Problem> {
+    let of = |severity| problems.iter().filter(move |problem| problem.severity == severity);
+    of(Severity::Error).chain(of(Severity::Warning)).take(MAX_LOGGED)
+}
+
 fn log(problems: &[Problem]) {
-    for problem in problems.iter().take(MAX_LOGGED) {
+    for problem in most_severe(problems) {
         match problem.severity {
             Severity::Warning => warn!("Manifest {problem}"),
             Severity::Error => error!("Manifest {problem}; keeping its last good state"),
@@ -312,6 +318,15 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+
+    #[test]
+    fn errors_are_logged_before_warnings() {
+        let error = Problem::with_file("b.yaml", "broken");
+        let warning = Problem { severity: Severity::Warning, ..error.clone() };
+        let problems = [vec![warning; MAX_LOGGED], vec![error.clone()]].concat();
+        let logged: Vec<_> = most_severe(&problems).collect();
+        assert_eq!((logged[0], logged.len()), (&error, MAX_LOGGED));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn without_inotify_the_tree_is_rescanned() {
