@@ -54,8 +54,10 @@ pub(super) struct Scan {
     /// Directories that could not be listed, and links that lead nowhere: nothing is known about
     /// them and the files below.
     pub(super) unlisted: Vec<PathBuf>,
-    /// The problems with these directories and links.
+    /// The problems with these directories.
     pub(super) problems: Vec<Problem>,
+    /// The problems with these links.
+    pub(super) links: Vec<Problem>,
 }
 
 /// Whether a name is hidden, as `..data` of a mounted ConfigMap and editors' files are.
@@ -116,7 +118,7 @@ fn list_entries(
                 Err(error) => {
                     if entry.path().is_symlink() {
                         let message = format!("the link leads nowhere: {error}");
-                        scan.problems.push(Problem::with_file(&path, message));
+                        scan.links.push(Problem::with_file(&path, message));
                         scan.unlisted.push(path);
                     }
                     continue;

@@ -9,6 +9,8 @@
 //!
 //! - An object that cannot be decoded keeps its last good state, and so does every object of a
 //!   document that is not YAML at all.
+//! - The objects of a symbolic link that leads nowhere stay until the link is removed or the
+//!   program is started again.
 //! - If two files hold the same object, the file whose path sorts last counts. When that file is
 //!   removed, the object of the other file takes its place.
 //! - Changes are noticed by inotify and sent about 3 ms after the file was closed or renamed.

@@ -78,6 +78,12 @@ impl Reader {
 
     fn rescan_at(&mut self, now: Instant, visit: &mut dyn FnMut(&Path)) -> Batch {
         let scan = directory::scan(&self.root, visit);
+        // Other links may never have led to a manifest.
+        let is_manifest = |link: &Problem| {
+            Syntax::from_path(&link.file).is_some()
+                || self.signatures.keys().any(|file| file.starts_with(&link.file))
+        };
+        let links: Vec<_> = scan.links.into_iter().filter(is_manifest).collect();
         let is_unlisted = |file: &Path| scan.unlisted.iter().any(|dir| file.starts_with(dir));
         let gone = self
             .signatures
@@ -102,7 +108,7 @@ impl Reader {
             }
         }
         let mut batch = self.reread(changed);
-        batch.problems.splice(0..0, scan.problems);
+        batch.problems.splice(0..0, scan.problems.into_iter().chain(links));
         let before = mem::replace(&mut self.scan_problems, batch.problems.clone());
         batch.problems.retain(|problem| !before.contains(problem));
         batch
@@ -249,6 +255,7 @@ mod tests {
         fs::write(live.join("b.yaml"), web.replace("web", "shop")).unwrap();
         symlink(live.join("a.yaml"), root.join("a.yaml")).unwrap();
         symlink(&live, root.join("all")).unwrap();
+        symlink("gone", root.join("notes")).unwrap();
         let mut reader = Reader::new(&root).unwrap();
         assert_eq!(reader.rescan(&mut |_| ()).events.len(), 2);
         fs::rename(&live, &away).unwrap();
