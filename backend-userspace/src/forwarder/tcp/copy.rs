@@ -491,7 +491,9 @@ mod tests {
             let (b, mut endpoint) = pair().await;
             endpoint.write_all(b"answer").await.unwrap();
             endpoint.shutdown().await.unwrap();
-            while !b.ready(Interest::READABLE).await.unwrap().is_read_closed() {}
+            while !b.ready(Interest::READABLE).await.unwrap().is_read_closed() {
+                tokio::task::yield_now().await;
+            }
             let before = packets_in(&client);
             let received = async {
                 let mut answer = Vec::new();
