@@ -77,7 +77,7 @@ use crate::{
 };
 
 /// The time that new connections have to begin to wait for the next start, however short the drain.
-const LEAST_DRAIN: Duration = Duration::from_secs(1);
+const LEAST_DRAIN: Duration = Duration::from_secs(5);
 
 /// The time that the program waits, before it ends, until the Event with the reason is sent.
 const FINAL_EVENT_WAIT: Duration = Duration::from_secs(3);
