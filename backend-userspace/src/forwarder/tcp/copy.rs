@@ -376,6 +376,10 @@ impl Direction {
                     Poll::Ready(Err(error)) => {
                         return Poll::Ready(Err(Failed::Write(gone(platform, &error))));
                     }
+                    // The error is read, so that nothing else shows it.
+                    Poll::Pending if matches!(self.last, Some(Err(_))) => {
+                        return Poll::Ready(Err(Failed::Read));
+                    }
                     Poll::Pending => {
                         self.kept = rest.to_vec();
                         self.written = 0;
@@ -424,8 +428,12 @@ impl Direction {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
 
+    #[cfg(target_os = "linux")]
+    use test_netns::wait::{PATIENCE, scaled};
+    #[cfg(target_os = "linux")]
+    use tokio::time::timeout;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -464,7 +472,7 @@ mod tests {
                 read.unwrap();
                 assert!(sent == received);
                 // The one thread runs everything that is ready before it comes back here.
-                sleep(std::time::Duration::from_millis(1)).await;
+                sleep(Duration::from_millis(1)).await;
                 idle.push(shared.pipes.idle());
             }
             drop((client, endpoint));
@@ -504,6 +512,25 @@ mod tests {
             };
             let copied = copy(&shared, Protocol::Tcp, &a, &b, Vec::new());
             assert_eq!(tokio::join!(copied, received).0, Ending::Complete);
+        });
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_reset_behind_bytes_that_are_not_taken_ends_the_connection() {
+        let shared = Shared::new(ForwarderConfig::default());
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut client, a) = pair().await;
+            let (b, _endpoint) = pair().await;
+            while b.try_write(&[0; BULK]).is_ok() {}
+            client.write_all(b"last").await.unwrap();
+            a.readable().await.unwrap();
+            // The event loop learns of the reset after the error was read.
+            SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(client);
+            let copied = copy(&shared, Protocol::Tcp, &a, &b, Vec::new());
+            assert_eq!(timeout(scaled(PATIENCE), copied).await, Ok(Ending::Failed));
         });
     }
 
