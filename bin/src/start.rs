@@ -31,7 +31,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     let mut settings = loaded.with_mode(chosen.mode)?;
     settings.backend.ipvs.api_addresses = api_addresses;
     if let Some(conntrack) = &settings.conntrack {
-        set_conntrack(conntrack, flags.is_on("init-only"))?;
+        set_conntrack(conntrack, flags.is_on("init-only") && !process::may_administer_networks())?;
     }
     if flags.is_on("init-only") {
         switchyard::prepare(&mut *chosen.probed.open()?, &settings.node)?;
@@ -75,11 +75,12 @@ fn choose_mode(loaded: &Loaded, backends: &[Arc<dyn Backend>]) -> Result<Chosen,
 }
 
 /// Sets the limits and timeouts of connection tracking. A failure is fatal if the values are
-/// configured, or if the program does nothing else; another failure to set defaults is logged.
-fn set_conntrack(conntrack: &ConntrackSettings, is_all: bool) -> Result<(), Failure> {
+/// configured, or if the program is to prepare the node and lacks the privilege; another failure to
+/// set defaults is logged. Nodes that are containers cannot set them all, whatever the privilege.
+fn set_conntrack(conntrack: &ConntrackSettings, lacks_privilege: bool) -> Result<(), Failure> {
     let Err(error) = sysctl::Kernel::default().set_conntrack(conntrack) else { return Ok(()) };
     let why = ErrorChain(&error);
-    if conntrack.is_asked_for || is_all {
+    if conntrack.is_asked_for || lacks_privilege {
         return Err(format!(
             "could not set conntrack parameters from kube-proxy configuration: {why}"
         )

@@ -188,6 +188,25 @@ fn a_limit_that_cannot_be_set_is_an_error() {
     assert!(log.contains(error), "{log}");
 }
 
+/// As on a node that is a container.
+#[test]
+fn a_default_that_cannot_be_set_does_not_keep_a_node_from_being_prepared() {
+    let namespace = Namespace::new();
+    let directory = node();
+    let limit = directory.path().join("limit");
+    fs::write(&limit, "1").unwrap();
+    let script = "mount --bind $0 $1 && mount -o remount,bind,ro $1 && shift && exec $@";
+    let mut command = namespace.0.command("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(limit);
+    command.args(["/proc/sys/net/netfilter/nf_conntrack_max", env!("CARGO_BIN_EXE_switchyard")]);
+    command.args(["--master=http://127.0.0.1:1", "--proxy-mode=userspace", "--init-only"]);
+    let output = command.output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    let warning = "\"Failed to set conntrack limits and timeouts\" err=\"cannot change";
+    assert!(log.contains(warning) && log.contains("\"Node prepared\""), "{log}");
+}
+
 #[test]
 fn the_first_mode_that_works_is_used() {
     let namespace = Namespace::new();
