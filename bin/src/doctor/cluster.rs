@@ -182,7 +182,7 @@ fn objects(mut list: Value, kind: Kind) -> Vec<Event> {
 pub(super) fn answers(known: &Known) -> Outcome {
     let refused = match known.cluster() {
         Ok(Cluster { refused, lacks_node: true, .. }) if refused.is_empty() => {
-            return no_node(known).into();
+            return no_node(known);
         }
         Ok(cluster) if cluster.refused.is_empty() => return None.into(),
         Ok(cluster) => cluster.refused.join("; "),
@@ -214,8 +214,12 @@ pub(super) fn answers(known: &Known) -> Outcome {
 }
 
 /// A running proxy, which may have another name, says itself that there is no Node (SWY0504).
-fn no_node(known: &Known) -> Option<Finding> {
-    known.problems().is_err().then(|| Finding {
+fn no_node(known: &Known) -> Outcome {
+    let problems = known.problems();
+    if let (Err(error), true) = (&problems, known.proxies.is_ours || known.proxies.mode.is_some()) {
+        return Outcome::NotMade(unanswered(error));
+    }
+    let found = problems.is_err().then(|| Finding {
         code: Code::new("SWY0505"),
         level: Level::Error,
         finding: format!("The API server has no Node {}", known.loaded.settings.node.node_name),
@@ -226,7 +230,8 @@ fn no_node(known: &Known) -> Option<Finding> {
         ),
         remedy: "name the Node by --hostname-override or hostnameOverride, as kubectl get nodes lists it"
             .to_owned(),
-    })
+    });
+    found.into()
 }
 
 /// Finds a clock that differs from the API server's.

@@ -79,6 +79,16 @@ fn the_api_server_and_node_ports_are_looked_at_without_a_proxy() {
         assert_eq!((found.status, found.codes()), (2, vec!["SWY0505"]), "{}", found.report);
         assert_eq!(found.text("SWY0505", "finding"), "The API server has no Node node-1");
         assert!(found.text("SWY0505", "because").contains("that of --hostname-override"));
+        // A proxy whose socket does not answer may have another name.
+        let proxy = namespace.0.run(|| TcpListener::bind("127.0.0.1:10249")).unwrap().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = proxy.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nnftables").unwrap();
+        });
+        let found = tokio::task::block_in_place(|| look(&[]));
+        assert!(!found.codes().contains(&"SWY0505"), "{}", found.report);
+        assert!(not_made(&found).iter().any(|one| one.0 == "API server"), "{}", found.report);
 
         cluster.server.faults().forbid(Resource::EndpointSlices, true);
         let found = tokio::task::block_in_place(|| look(&[]));
