@@ -246,7 +246,8 @@ impl NftProxier {
     /// Reads what the kernel holds, and changes what differs. At the last attempt, or if other
     /// programs change our tables all the time, they may do so between the reading and the commit:
     /// the next sync reads again. The kernel makes no notifications of a first attempt that changes
-    /// much, of which any commit of another program makes a second one.
+    /// much, of which any commit of another program makes a second one, unless there is drift to
+    /// report: that would be lost.
     fn try_sync_full(
         &mut self,
         config: &NftConfig,
@@ -272,8 +273,9 @@ impl NftProxier {
         });
         let sweeps = self.take_sweeps(&mut changes);
         let undivided = self.undivided(&changes);
+        let is_first = attempt == 1 && self.last.is_none();
         let is_large = changes.v4.elements() + changes.v6.elements() > parts::UNDIVIDED;
-        let unheard_by = self.listener().upgrade().filter(|_| attempt == 1 && is_large);
+        let unheard_by = self.listener().upgrade().filter(|_| is_first && is_large);
         let (parts, mut report) = Parts::new(config, changes, change.after(), undivided);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
