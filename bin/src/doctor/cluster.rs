@@ -213,7 +213,7 @@ pub(super) fn answers(known: &Known) -> Outcome {
     .into()
 }
 
-/// A running proxy, which may have another name, says itself that there is no Node (SWY0504).
+/// A running proxy, which may have another name, reports a missing Node itself (SWY0504).
 fn no_node(known: &Known) -> Outcome {
     let problems = known.problems();
     if let (Err(error), true) = (&problems, known.proxies.is_ours || known.proxies.mode.is_some()) {

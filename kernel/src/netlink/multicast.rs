@@ -127,7 +127,7 @@ impl Socket {
     }
 }
 
-/// The membership of a socket in a group, whoever has the socket.
+/// The membership of a socket in a group, which outlives the socket's own descriptor.
 #[derive(Debug)]
 pub struct Membership {
     socket: OwnedFd,

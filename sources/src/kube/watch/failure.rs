@@ -108,8 +108,8 @@ impl Failure {
     }
 
     /// Whether the server answered, and with a failure that may last as long as the version is
-    /// asked for: not with one that says that the server is overloaded or out of reach behind a
-    /// gateway, or that the credentials are old, nor with one that only a gateway gives.
+    /// asked for. A failure of an overloaded server, of old credentials, or of a gateway does not
+    /// last.
     pub(super) fn is_answered(&self) -> bool {
         match self {
             Self::Answer(status) if status.code == 0 => false,
