@@ -2,15 +2,9 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use ipnet::IpNet;
-use switchyard_model::IpFamily;
+use crate::netlink::{Error, Message, Socket, Writer, flags};
 
-use crate::{
-    families::{self, family_number},
-    netlink::{Error, Message, Socket, Writer, flags},
-};
-
-use self::abi::{address, link, route};
+use self::abi::{address, link};
 
 /// A device of the kernel.
 pub(crate) struct Link {
@@ -83,38 +77,6 @@ pub(crate) fn with_prefixes(
         addresses.extend(of_family);
     }
     Ok(addresses)
-}
-
-/// Lists the networks of a family that the kernel takes for its own by a route of the table
-/// `local`: addresses of interfaces, and others (`ip route add local`).
-#[cfg(feature = "conntrack")]
-pub(crate) fn local_networks(socket: &mut Socket, family: IpFamily) -> Result<Vec<IpNet>, Error> {
-    let family = family_number(family);
-    let listed = socket.dump(
-        |writer, sequence| {
-            writer.message(route::GET, flags::DUMP, sequence, |w| w.raw(&route::local(family)));
-        },
-        |found: &mut Vec<IpNet>, message| {
-            let is_route = message.payload.len() >= route::HEADER;
-            // Without strict checks, the kernel lists the routes of all kinds and tables.
-            if is_route
-                && message.payload[route::KIND] == route::LOCAL
-                && message.payload[route::TABLE] == route::TABLE_LOCAL
-            {
-                let attributes = message.attributes(route::HEADER);
-                let to = attributes.find_kind(route::DESTINATION);
-                let to = to.and_then(|to| families::address(to.payload));
-                let prefix = message.payload[route::PREFIX];
-                found.extend(to.and_then(|to| IpNet::new(to, prefix).ok()));
-            }
-            Ok(())
-        },
-    );
-    match listed {
-        // There is no such table: the namespace has no address.
-        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(Vec::new()),
-        listed => listed,
-    }
 }
 
 /// Returns the index of the device whose address changed; `None` if the message reports no such
@@ -233,51 +195,5 @@ pub(crate) mod abi {
             let [i0, i1, i2, i3] = index.to_ne_bytes();
             [family, prefix, flags, scope, i0, i1, i2, i3]
         }
-    }
-
-    /// Routes (`linux/rtnetlink.h`).
-    #[cfg(feature = "conntrack")]
-    pub(crate) mod route {
-        /// `RTM_GETROUTE`
-        pub(crate) const GET: u16 = 26;
-
-        /// The length of `struct rtmsg`.
-        pub(crate) const HEADER: usize = 12;
-        /// The places of `rtm_dst_len`, `rtm_table` and `rtm_type` there.
-        pub(crate) const PREFIX: usize = 1;
-        pub(crate) const TABLE: usize = 4;
-        pub(crate) const KIND: usize = 7;
-
-        /// `RTN_LOCAL`
-        pub(crate) const LOCAL: u8 = 2;
-        /// `RTA_DST`
-        pub(crate) const DESTINATION: u16 = 1;
-        /// `RT_TABLE_LOCAL`
-        pub(crate) const TABLE_LOCAL: u8 = 255;
-
-        /// A header that selects the table `local`.
-        pub(crate) fn local(family: u8) -> [u8; HEADER] {
-            [family, 0, 0, 0, TABLE_LOCAL, 0, 0, LOCAL, 0, 0, 0, 0]
-        }
-    }
-}
-
-#[cfg(all(test, feature = "conntrack"))]
-mod kernel_tests {
-    use test_netns::{in_namespace, run};
-
-    use super::*;
-
-    #[test]
-    fn networks_of_other_tables_are_not_the_nodes() {
-        in_namespace(|| {
-            run("ip link set lo up");
-            run("ip route add local 203.0.113.0/24 dev lo");
-            run("ip route add local 198.51.100.0/24 dev lo table 100");
-            let mut socket = Socket::open(libc::NETLINK_ROUTE).unwrap();
-            let networks = local_networks(&mut socket, IpFamily::V4).unwrap();
-            let has = |net: &str| networks.contains(&net.parse().unwrap());
-            assert!(has("203.0.113.0/24") && !has("198.51.100.0/24"), "{networks:?}");
-        });
     }
 }

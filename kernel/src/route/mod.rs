@@ -9,10 +9,10 @@ mod link_name;
 mod link_type;
 mod list;
 mod local_delivery;
+#[cfg(feature = "conntrack")]
+mod local_networks;
 mod next_hop;
 
-#[cfg(feature = "conntrack")]
-pub(crate) use self::list::{addresses, local_networks};
 pub use self::{
     announcements::{AddressAnnouncements, SharedAddresses},
     bridge::{Bridge, bridges_of_veths},
@@ -25,3 +25,5 @@ pub use self::{
     local_delivery::{DeliveryAnnouncements, LocalDelivery},
     next_hop::{RoutedBy, next_hop},
 };
+#[cfg(feature = "conntrack")]
+pub(crate) use self::{list::addresses, local_networks::local_networks};
