@@ -80,6 +80,7 @@ struct RefusedFamily {
     served: HashSet<ServiceName>,
     failures: u32,
     /// The time of the last refusal.
+    #[cfg_attr(not(feature = "runner"), expect(dead_code, reason = "the runner knows how long"))]
     refused_at: Instant,
     /// The time at which the family is tried again; `None` while it is tried.
     due: Option<Instant>,
