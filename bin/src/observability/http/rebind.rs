@@ -47,7 +47,7 @@ struct Server {
 /// Serves each handler at its wanted address, for ever. After a change, the new address is bound
 /// before the old server is closed, unless another server that moves is in the way (`0.0.0.0:1` and
 /// `127.0.0.1:1`, or two that exchange their ports). Connections to the old server end. The
-/// connections count for the limits of `connections`. `bound` is told where the servers are.
+/// connections count for the limits of `connections`. `bound` gets the servers' addresses.
 /// Returns the name, the address and the error of a fatal failure to bind, which is one of the
 /// first attempt at an address.
 pub async fn serve<const N: usize>(
