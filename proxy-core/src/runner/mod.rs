@@ -374,31 +374,22 @@ impl Runner {
         let waits = self.gathered_until().is_some_and(|until| Instant::now() < until)
             && self.lists.is_empty()
             && self.queries.is_empty();
-        let arrived = match self.unresolved.take_if(|_| !waits) {
-            Some(first) => {
-                let changes = self.tracker.changes();
-                self.resolve();
-                // An input that changes nothing is not the remedy of a failure.
-                if self.tracker.changes() != changes {
-                    self.retries.hasten(Instant::now());
-                }
-                first
+        let mut arrived = arrived;
+        if !waits {
+            let first = self.unresolved.take();
+            let changes = self.tracker.changes();
+            let problems = self.tracker.resolve();
+            self.report_problems(&problems);
+            // An input that changes nothing is not the remedy of a failure.
+            if first.is_some() && self.tracker.changes() != changes {
+                self.retries.hasten(Instant::now());
             }
-            None if waits => arrived,
-            None => {
-                self.resolve();
-                arrived
-            }
-        };
+            arrived = first.unwrap_or(arrived);
+        }
         if !self.tracker.transition().is_empty() {
             self.oldest_change.get_or_insert(arrived);
             self.report(EngineEvent::SyncRequested);
         }
-    }
-
-    fn resolve(&mut self) {
-        let problems = self.tracker.resolve();
-        self.report_problems(&problems);
     }
 
     /// The time until which inputs are gathered, if there are any.
