@@ -34,9 +34,19 @@ quoted() {
     done
 }
 
-# Prints what a test program wrote of its failed tests, or else how its output ends.
+# Prints what a test program wrote of its failed tests, 40 lines of each as dumps of the kernel follow, or else how
+# its output ends.
 failures() {
-    if grep -q '^failures:' "$1"; then sed -n '/^failures:/,$p' "$1" | head -n 100; else tail -n 20 "$1"; fi
+    if grep -q '^failures:' "$1"; then
+        awk '/^failures:/ { failed = 1; lines = 0 } /^---- / { lines = 0 } failed && lines++ < 40' "$1"
+    else
+        tail -n 20 "$1"
+    fi
+}
+
+# Prints the names of a test program's failed tests, after an end of line.
+failed_tests() {
+    ! grep -q '^failures:' "$1" || tac "$1" | sed '/^failures:/q' | grep '^    ' | { echo; tac; }
 }
 
 # Runs a program of a package in a directory. The lines of the list are calls of this.
@@ -52,9 +62,9 @@ in_directory() {
     (cd "$directory" && exec setpriv --pdeathsig TERM timeout "${TEST_SECONDS:-1800}" "$@") || ended=$?
     echo "--- $(($(date +%s) - started)) s"
     [ "$ended" -eq 0 ] || {
-        echo "$* ($directory) failed with $ended"
-        failures "$log"
-    } >>"$work/failed"
+        failures "$log" >>"$work/failures"
+        printf '%s\n' "$* ($directory) failed with $ended$(failed_tests "$log")" >>"$work/failed"
+    }
 }
 
 case "$mode" in
@@ -82,6 +92,8 @@ case "$mode" in
         count=$(wc -l <"$list")
         xargs -d '\n' -n 1 -P "$number" "$0" line "$work" <"$list" || echo "xargs failed" >>"$work/failed"
         if [ -e "$work/failed" ]; then
+            # Whoever reads the last lines alone reads the names.
+            cat "$work/failures" >&2 || true
             echo "of $count test programs, these failed:" >&2
             cat "$work/failed" >&2
             exit 1
