@@ -107,19 +107,43 @@ is_known() {
     }
 }
 
+# Whether an image is that of a kube-proxy that would leave nftables tables in force (docs/install.md).
+leaves_tables() { [[ $1 =~ :v1\.(2[0-9]|30)([^0-9]|$) ]]; }
+
+# cleanup_operation SPEC IMAGE: the operation that has the pods of the spec remove Switchyard's rules first.
+cleanup_operation() {
+    local path=/spec/template/spec/initContainers
+    local container="{
+        \"name\": \"switchyard-cleanup\", \"image\": \"$2\", \"imagePullPolicy\": \"IfNotPresent\",
+        \"command\": [\"/usr/local/bin/kube-proxy\", \"--cleanup\"],
+        \"securityContext\": {\"privileged\": true, \"runAsUser\": 0}}"
+    case $1 in
+        *'"initContainers":'*) echo "{\"op\": \"add\", \"path\": \"$path/0\", \"value\": $container}" ;;
+        *) echo "{\"op\": \"add\", \"path\": \"$path\", \"value\": [$container]}" ;;
+    esac
+}
+
+# roll_out SPEC [OPERATION]: puts a spec into the DaemonSet, with a change, and waits for its pods. A DaemonSet with
+# `OnDelete` would keep Switchyard's pods: its strategy comes last.
+roll_out() {
+    within "$RESTORE_SECONDS" patch_proxy "[
+        {\"op\": \"replace\", \"path\": \"/spec\", \"value\": $1},
+        ${2:+$2,}
+        {\"op\": \"add\", \"path\": \"/spec/updateStrategy/type\", \"value\": \"RollingUpdate\"}
+    ]" && proxy_rollout
+}
+
 # Puts the saved spec back, waits for its pods, and compares. May be repeated.
 swap_back() {
-    local spec
+    local spec original ours rolled=0
     read -r PROXY_NAMESPACE PROXY_NAME <"$STATE/daemonset" || return 1
     spec=$(cat "$STATE/spec.json") || return 1
+    read -r _ original ours <"$STATE/images" || return 1
     within "$RESTORE_SECONDS" is_known || return 1
-    # A DaemonSet with `OnDelete` would keep Switchyard's pods: its strategy comes last.
-    within "$RESTORE_SECONDS" patch_proxy "[
-        {\"op\": \"replace\", \"path\": \"/spec\", \"value\": $spec},
-        {\"op\": \"add\", \"path\": \"/spec/updateStrategy/type\", \"value\": \"RollingUpdate\"}
-    ]" || return 1
-    proxy_rollout
-    local rolled=$?
+    if leaves_tables "$original"; then
+        roll_out "$spec" "$(cleanup_operation "$spec" "$ours")" || rolled=1
+    fi
+    roll_out "$spec" || rolled=1
     within "$RESTORE_SECONDS" patch_proxy "[{\"op\": \"replace\", \"path\": \"/spec\", \"value\": $spec}]" ||
         return 1
     within "$RESTORE_SECONDS" is_as_saved || return 1

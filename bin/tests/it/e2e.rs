@@ -21,19 +21,23 @@ use crate::deploy::{parse, typed};
 
 const IMAGE: &str = "localhost/switchyard:test";
 const SPEC: &str =
-    r#"{"template":{"spec":{"containers":[{"image":"kube-proxy:original","name":"kube-proxy"}]}}}"#;
+    r#"{"template":{"spec":{"containers":[{"image":"kube-proxy:v1.36.2","name":"kube-proxy"}]}}}"#;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// A cluster as `kubectl.sh` keeps it.
-struct Cluster(TempDir);
+struct Cluster(TempDir, String);
 
 impl Cluster {
     fn new() -> Self {
-        let cluster = Self(TempDir::new().unwrap());
-        fs::write(cluster.file("spec"), SPEC).unwrap();
+        Self::of_version("v1.36.2")
+    }
+
+    fn of_version(version: &str) -> Self {
+        let cluster = Self(TempDir::new().unwrap(), SPEC.replace("v1.36.2", version));
+        fs::write(cluster.file("spec"), &cluster.1).unwrap();
         cluster
     }
 
@@ -76,7 +80,7 @@ impl Cluster {
     /// Checks that the proxy is the original one, to the byte, and that nothing is kept to restore.
     #[track_caller]
     fn assert_as_it_was(&self, output: &Output) {
-        assert_eq!(self.read("spec"), SPEC, "{}", text(output));
+        assert_eq!(self.read("spec"), self.1, "{}", text(output));
         assert!(
             !self.file("namespace").exists() && !self.file("state").exists(),
             "{}",
@@ -91,14 +95,20 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn a_run_swaps_the_image_and_puts_the_original_back() {
-    let cluster = Cluster::new();
-    let output = cluster.command("run").output().unwrap();
-    let text = text(&output);
-    let swap =
-        text.lines().find(|line| line.starts_with("swap ")).unwrap_or_else(|| panic!("{text}"));
-    assert_eq!(swap.split_whitespace().collect::<Vec<_>>(), ["swap", "-", "ok", "ok"]);
-    assert!(cluster.read("calls").contains(IMAGE));
-    cluster.assert_as_it_was(&output);
+    // Before 1.31, the original would leave nftables tables in force.
+    for (version, is_cleaned_up) in [("v1.30.14-eksbuild.1", true), ("v1.31.0", false)] {
+        let cluster = Cluster::of_version(version);
+        let output = cluster.command("run").output().unwrap();
+        let text = text(&output);
+        let swap =
+            text.lines().find(|line| line.starts_with("swap ")).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!(swap.split_whitespace().collect::<Vec<_>>(), ["swap", "-", "ok", "ok"]);
+        let calls = cluster.read("calls");
+        assert!(calls.contains(IMAGE));
+        let last = calls.lines().rfind(|call| call.contains("--cleanup"));
+        assert_eq!(last.is_some_and(|call| call.contains(IMAGE)), is_cleaned_up, "{calls}");
+        cluster.assert_as_it_was(&output);
+    }
 }
 
 #[test]
