@@ -84,9 +84,7 @@ impl Tracker {
     /// The number of addresses of a node port that have endpoints of their own.
     fn node_port_addresses(&self, family: IpFamily) -> usize {
         match self.state.node.node_ports.get(family) {
-            NodePortAddresses::Only(ips) if self.capabilities.has_endpoints_at_each_address() => {
-                ips.len()
-            }
+            NodePortAddresses::Only(ips) if self.capabilities.lists_node_ports() => ips.len(),
             _ => 1,
         }
     }
@@ -208,15 +206,27 @@ impl Tracker {
                 );
             }
             let mut conflicts = Problems::with(key.clone(), Reason::Conflict);
-            for LostFrontend { at, port, to: winner } in lost {
+            // One problem for each winner, as a Service may name thousands of its addresses.
+            let mut by_winner = BTreeMap::<_, (&LostFrontend, usize)>::new();
+            for frontend in &lost {
+                let place = (field_of(frontend.at), &frontend.to.name.service);
+                by_winner.entry(place).or_insert((frontend, 0)).1 += 1;
+            }
+            for ((field, winner), (LostFrontend { at, port, to }, count)) in by_winner {
+                let at = at.ip().map_or("node".to_owned(), |ip| ip.to_string());
+                let protocol = to.name.protocol;
                 conflicts.add(
-                    field_of(at),
-                    format_args!(
-                        "{} port {port} ({}) belongs to Service {}; it is not served for this one",
-                        at.ip().map_or("node".to_owned(), |ip| ip.to_string()),
-                        winner.name.protocol,
-                        winner.name,
-                    ),
+                    field,
+                    match count - 1 {
+                        0 => format!(
+                            "{at} port {port} ({protocol}) belongs to Service {winner}; it is not \
+                             served for this one"
+                        ),
+                        more => format!(
+                            "{at} port {port} ({protocol}) and {more} more belong to Service \
+                             {winner}; they are not served for this one"
+                        ),
+                    },
                 );
             }
             problems.extend(

@@ -139,3 +139,15 @@ fn every_loser_is_told_who_has_it_now() {
     assert_eq!(cluster.replace(Kind::Service, &[&third]), []);
     assert_eq!(cluster.port("third", "").frontends.len(), 2);
 }
+
+#[test]
+fn addresses_that_one_service_has_are_one_problem() {
+    let ips: Vec<String> = (1..=200).map(|n| format!("192.0.2.{n}")).collect();
+    let names = |name, ip, day| on_day(name, ip, day).set("spec.externalIPs", json!(ips));
+    let mut cluster = Cluster::new();
+    assert_eq!(cluster.apply([&names("old", "10.0.0.1", 1)]), []);
+    let said = "192.0.2.1 port 80 (TCP) and 199 more belong to Service ns/old; they are not served";
+    let problems = cluster.apply([&names("new", "10.0.0.2", 2)]);
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].message.starts_with(said), "{problems:?}");
+}
