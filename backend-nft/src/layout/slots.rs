@@ -358,6 +358,11 @@ mod tests {
         };
         assert_eq!(slots(LbAlgorithm::Random, &[3, 1]), 4);
         assert_eq!(slots(LbAlgorithm::Maglev, &[1; 7]), 4_093);
+        let capabilities = crate::PROFILE.capabilities;
+        assert!(
+            capabilities.has_endpoints_at_each_address(),
+            "as the keys of maps have the address"
+        );
     }
 
     #[test]

@@ -86,6 +86,7 @@ pub const PROFILE: Profile = Profile {
         .with_at_most(LbAlgorithm::SourceHash, MOST_HASHED)
         .with_at_most(LbAlgorithm::Maglev, MOST_HASHED)
         .with_slots(|lb_algorithm, pool| Selection::of(lb_algorithm, pool).slots as usize)
+        .with_endpoints_at_each_address()
         .with_weights(),
     guards_loopback: true,
     ..Profile::new(Mode::NFTABLES)
