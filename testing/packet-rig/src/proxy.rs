@@ -25,6 +25,9 @@ pub const HEALTHZ: &str = "127.0.0.1:10256";
 /// The address of the metrics server, inside the proxy's namespace.
 pub const METRICS: &str = "127.0.0.1:10249";
 
+/// The lines of its log that the failure of a proxy to become ready names.
+const LAST_LINES: usize = 30;
+
 /// The time of a proxy to program what is there at its start, if it cannot be asked whether it has.
 const UNASKED: Duration = Duration::from_secs(3);
 
@@ -261,7 +264,12 @@ impl Proxy {
                     Ok(_) => format!("{LAST_SYNC} is not set"),
                     Err(error) => chain(&error),
                 };
-                return Err(RigError::Proxy(format!("was not ready after {waited:?}: {last}")));
+                let log = self.log();
+                let end: Vec<&str> = log.lines().rev().take(LAST_LINES).collect();
+                return Err(RigError::Proxy(format!(
+                    "was not ready after {waited:?}: {last}; its log, the last line first:\n{}",
+                    end.join("\n")
+                )));
             }
             thread::sleep(Duration::from_millis(5));
         }
