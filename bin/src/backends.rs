@@ -77,7 +77,6 @@ pub fn all(
     table.map(make).collect()
 }
 
-/// Returns the backend of a mode.
 pub fn get(backends: &[Arc<dyn Backend>], mode: Mode) -> Option<&Arc<dyn Backend>> {
     backends.iter().find(|backend| backend.profile().mode == mode)
 }

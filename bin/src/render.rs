@@ -12,7 +12,6 @@ use crate::config::{
 };
 use crate::tracked::{self, TrackedError};
 
-/// Why `render` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     /// No directory of manifests is given.

@@ -114,7 +114,6 @@ pub enum RunError {
     /// The handler of SIGTERM cannot be installed.
     #[error("cannot handle SIGTERM")]
     Signal(#[source] io::Error),
-    /// A task panicked.
     #[error("a task ended unexpectedly")]
     Task(#[source] JoinError),
     /// The engine ended, which happens only in a panic.

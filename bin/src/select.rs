@@ -15,7 +15,6 @@ const BEST_FIRST: [Mode; 3] = [Mode::NFTABLES, Mode::IPTABLES, Mode::USERSPACE];
 /// A chosen mode, and why other modes were not chosen.
 #[derive(Debug)]
 pub struct Chosen<P = Probed> {
-    /// The mode.
     pub mode: Mode,
     /// The result of the mode's probe.
     pub probed: P,

@@ -45,7 +45,6 @@ pub struct ApiServerLink {
     pub watches: WatchHealth,
     /// Kubernetes Events to be sent to the API server.
     pub recorded: EventQueue,
-    /// Counts requests.
     pub requests: Arc<dyn RequestObserver>,
     /// Gets the addresses that connections go to, if the mode has to know them before the first
     /// sync.

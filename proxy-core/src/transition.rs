@@ -108,7 +108,6 @@ impl Unsynced {
         *self = Self { resync: false, is_first: false, left_out, ..Self::default() };
     }
 
-    /// Whether a family is to be programmed.
     pub(crate) fn is_programmed(&self, family: IpFamily) -> bool {
         !self.left_out.get(family)
     }

@@ -41,7 +41,6 @@ const LOOK: Duration = Duration::from_millis(20);
 /// as it is then, so that traffic goes on; a later proxy takes over what it finds.
 pub struct Proxy {
     pub(crate) servers: Worker<()>,
-    /// The sockets at `[::1]`.
     pub(crate) sockets: Option<Worker<()>>,
     pub(crate) engine: Engine,
     pub(crate) forwards: Option<Forwards>,

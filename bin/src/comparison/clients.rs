@@ -18,7 +18,6 @@ use super::asked::{Asked, Class};
 /// An endpoint's address, as a number, and port.
 type Address = (u128, u16);
 
-/// The pool of a Service port.
 type PoolId<'a> = (&'a ServicePortId, PoolKind);
 
 /// The most packets of remembered clients that are tried for a Service port, unless it has more

@@ -58,7 +58,6 @@ pub struct Difference {
 pub struct Report {
     /// The number of classes of packets that were compared.
     pub classes: usize,
-    /// The number of Services.
     pub services: usize,
     /// The time that reading and comparing the tables took.
     pub milliseconds: u64,

@@ -25,7 +25,6 @@ pub struct Cli {
     pub flags: Flags,
 }
 
-/// A subcommand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subcommand {
     /// `render`: print the rules in this format.
@@ -44,7 +43,6 @@ pub enum Subcommand {
     Snapshot,
 }
 
-/// The arguments of `explain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainArguments {
     /// The question. A client and an address may be two words, as a shell takes `>` for itself.
@@ -66,7 +64,6 @@ pub struct FromArguments {
     pub from: Option<PathBuf>,
 }
 
-/// The arguments of `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopArguments {
     /// Whether to print once, and not to draw.
@@ -75,7 +72,6 @@ pub struct TopArguments {
     pub format: OutputFormat,
 }
 
-/// The arguments of `trace`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceArguments {
     /// The question, in the words of `explain`; the client `any` is left out.
@@ -90,7 +86,6 @@ pub struct TraceArguments {
     pub packets: usize,
 }
 
-/// The formats of `render`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenderFormat {
     /// The syntax of nft.
@@ -104,7 +99,6 @@ pub enum RenderFormat {
 pub enum OutputFormat {
     /// For people.
     Text,
-    /// JSON.
     Json,
 }
 
@@ -115,7 +109,6 @@ pub enum EarlyExit {
     Help(String),
     /// The arguments were rejected.
     Usage {
-        /// The usage text.
         usage: String,
         /// Why the arguments were rejected.
         error: UsageError,

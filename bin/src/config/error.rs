@@ -31,7 +31,6 @@ pub enum ConfigError {
     /// A proxy of this name cannot stand beside the cluster's.
     #[error("failed validate: --service-proxy-name={name}: {why}")]
     ProxyName {
-        /// The name.
         name: String,
         /// The problem with the name, or with the mode.
         why: &'static str,
@@ -42,7 +41,6 @@ pub enum ConfigError {
     /// An address that passed validation could not be parsed.
     #[error("failed validate: {text:?}: {why}")]
     Address {
-        /// The address.
         text: String,
         /// The problem with the address.
         why: &'static str,

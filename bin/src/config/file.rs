@@ -20,7 +20,6 @@ pub enum FileError {
     /// The file could not be read.
     #[error("cannot read the configuration file {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -29,7 +28,6 @@ pub enum FileError {
     /// The content is not a KubeProxyConfiguration.
     #[error("cannot use the configuration file {}", path.display())]
     Decode {
-        /// The file.
         path: PathBuf,
         /// The problem with the content.
         #[source]
@@ -67,7 +65,6 @@ pub enum DecodeError {
 /// A configuration that was read, without defaults.
 #[derive(Debug)]
 pub struct Decoded {
-    /// The configuration.
     pub config: KubeProxyConfiguration,
     /// The errors of a strict reader, which are only warnings here.
     pub warnings: Vec<String>,

@@ -52,7 +52,6 @@ pub enum SourceSettings {
 /// one of a pod: by the environment and the service account.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientSettings {
-    /// The kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
     /// The URL of the API server, which overrides the kubeconfig's.
     pub master: Option<String>,
@@ -79,7 +78,6 @@ pub enum NftTransport {
 /// The mode, and the settings that only the backend of a mode needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendSettings {
-    /// The selected mode.
     pub mode: Mode,
     /// The bit of the packet mark that requests masquerading, 0 to 31.
     pub masquerade_bit: u8,
@@ -200,9 +198,7 @@ pub struct Settings {
     pub backend: BackendSettings,
     /// The periods between syncs.
     pub periods: PeriodSettings,
-    /// The HTTP servers.
     pub servers: ServerSettings,
-    /// The log.
     pub log: LogConfig,
     /// The kernel's connection tracking, or `None` to leave the kernel's settings alone.
     pub conntrack: Option<ConntrackSettings>,
@@ -251,31 +247,21 @@ pub struct ConfigFile {
 /// The settings that only flags have, and not KubeProxyConfiguration.
 #[derive(Clone, Debug, Default)]
 pub struct FlagOnlySettings {
-    /// `--manifests`
     pub manifests: Option<PathBuf>,
-    /// `--objects-socket`
     pub objects_socket: Option<PathBuf>,
-    /// `--master`
     pub master: Option<String>,
-    /// `--nft-transport`
     pub nft_transport: NftTransport,
-    /// `--service-proxy-name`
     pub service_proxy_name: Option<String>,
-    /// `--lb-algorithm`
     pub lb_algorithm: Option<LbAlgorithm>,
-    /// `--ipvs-drain-limit`
     pub ipvs_drain_limit: Option<Duration>,
     /// `--conntrack-services-period`, unless it is zero.
     pub conntrack_services: Option<Duration>,
-    /// `--flowtable-devices`
     pub flowtable_devices: Vec<String>,
-    /// `--ipvs-run-estimation`
     pub ipvs_run_estimation: Option<bool>,
     /// `--userspace-capture` and the other flags of userspace mode.
     pub userspace: UserspaceSettings,
     /// The user agent of requests to the API server.
     pub user_agent: String,
-    /// `--config`
     pub config_file: Option<ConfigFile>,
     /// Whether the file or a flag sets a field of `conntrack`.
     pub conntrack_was_named: bool,

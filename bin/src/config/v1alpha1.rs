@@ -24,7 +24,6 @@ pub const HEALTHZ_PORT: u16 = 10256;
 /// The default port of the metrics server.
 pub const METRICS_PORT: u16 = 10249;
 
-/// The configuration object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeProxyConfiguration {
@@ -57,7 +56,6 @@ pub struct KubeProxyConfiguration {
     pub windows_run_as_service: bool,
 }
 
-/// `clientConnection`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientConnection {
@@ -69,7 +67,6 @@ pub struct ClientConnection {
     pub burst: i32,
 }
 
-/// `logging`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Logging {
@@ -89,7 +86,6 @@ pub struct VModule {
     pub verbosity: u32,
 }
 
-/// `logging.options`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoggingOptions {
@@ -138,7 +134,6 @@ impl From<QuantityForm> for Quantity {
     }
 }
 
-/// `iptables`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Iptables {
@@ -149,7 +144,6 @@ pub struct Iptables {
     pub min_sync_period: GoDuration,
 }
 
-/// `ipvs`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ipvs {
@@ -165,7 +159,6 @@ pub struct Ipvs {
     pub udp_timeout: GoDuration,
 }
 
-/// `nftables`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Nftables {
@@ -187,7 +180,6 @@ pub struct Winkernel {
     pub forward_health_check_vip: bool,
 }
 
-/// `detectLocal`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DetectLocal {
@@ -195,7 +187,6 @@ pub struct DetectLocal {
     pub interface_name_prefix: String,
 }
 
-/// `conntrack`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Conntrack {

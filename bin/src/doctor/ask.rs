@@ -43,7 +43,6 @@ pub(super) fn get(address: SocketAddr, path: &str) -> io::Result<Option<String>>
     Ok((!answer.is_empty()).then(|| String::from_utf8_lossy(&answer).into_owned()))
 }
 
-/// The body of an answer.
 pub(super) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }

@@ -63,7 +63,6 @@ pub(super) enum Unanswered {
 }
 
 impl Unanswered {
-    /// The reason.
     pub(super) fn reason(&self) -> &str {
         match self {
             Self::NoServer(reason) | Self::Failed(reason) => reason,

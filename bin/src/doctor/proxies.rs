@@ -46,7 +46,6 @@ struct Process {
 }
 
 impl Proxies {
-    /// Looks for proxies.
     pub(super) fn find(settings: &Settings, is_privileged: bool) -> Self {
         let mode =
             ask::get(settings.servers.metrics, "/proxyMode").ok().flatten().and_then(|answer| {

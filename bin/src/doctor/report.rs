@@ -27,16 +27,12 @@ impl Level {
 /// A finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The code.
     #[serde(serialize_with = "as_text")]
     pub code: Code,
-    /// The severity.
     pub level: Level,
     /// The consequence, in one sentence without a full stop.
     pub finding: String,
-    /// The observation.
     pub because: String,
-    /// The remedy.
     pub remedy: String,
 }
 
@@ -62,9 +58,7 @@ impl From<Option<Finding>> for Outcome {
 /// A check that could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotChecked {
-    /// The name of the check.
     pub check: &'static str,
-    /// The reason.
     pub reason: String,
 }
 
@@ -72,7 +66,6 @@ pub struct NotChecked {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The name of the node.
     pub node: String,
     /// The findings, errors first.
     pub findings: Vec<Finding>,

@@ -24,13 +24,11 @@ const PATIENCE: Duration = WAIT.saturating_mul(2);
 /// Why the proxy does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The proxy cannot be reached.
     #[error(
         "cannot reach a running proxy at {0}; run this as its user, name its --local-socket, or use \
          --manifests DIR or --from FILE"
     )]
     Connect(PathBuf, #[source] io::Error),
-    /// The connection failed.
     #[error("the connection to the proxy failed")]
     Io(#[from] io::Error),
     /// The answer is no answer.

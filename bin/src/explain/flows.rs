@@ -15,7 +15,6 @@ pub enum NotCounted {
     /// Another walk goes on, or took long and was a moment ago.
     #[error("connections are being counted for another question, or were a moment ago")]
     Busy,
-    /// The kernel refuses.
     #[error("connection tracking cannot be read")]
     Unreadable,
 }

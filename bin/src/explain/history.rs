@@ -26,7 +26,6 @@ const MOST_SYNCS: usize = 1000;
 /// The most Service ports that are remembered of a sync, and endpoints of a port.
 const MOST_OF_SYNC: usize = 8;
 
-/// A sync.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sync {
@@ -43,7 +42,6 @@ pub struct Sync {
     pub is_first: bool,
     /// The number of Service ports that it changed.
     pub changed: usize,
-    /// Some of these.
     pub ports: Vec<ChangedPort>,
 }
 
@@ -76,7 +74,6 @@ pub struct ChangedPort {
     /// The Service, as `NAMESPACE/NAME`.
     #[serde(default)]
     pub service: String,
-    /// The Service port.
     pub port: String,
     /// Endpoints that were added, not more than a few.
     pub added: Vec<SocketAddr>,

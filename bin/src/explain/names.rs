@@ -47,7 +47,6 @@ pub struct Names {
     pub service_seconds: Option<u64>,
 }
 
-/// Finds names.
 #[derive(Default)]
 pub struct NameReader {
     source: OnceLock<Source>,

@@ -52,13 +52,11 @@ const PART: usize = 16;
 /// The pause after a failure to accept, such as for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
     /// The answer to a question.
     Explain(String),
-    /// The last changes.
     Changes {
         /// The age of the oldest ones.
         seconds: u64,

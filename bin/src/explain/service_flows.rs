@@ -23,13 +23,11 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// The most entries that are remembered from a walk to the next, about 1.2 MB.
 const MOST_REMEMBERED: usize = 1 << 16;
 
-/// The Services, each with its ports.
 pub type Services = BTreeMap<ServiceName, Vec<Arc<ResolvedServicePort>>>;
 
 /// The counts of a Service; `None` where nothing was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServiceCounts {
-    /// The entries.
     pub flows: Option<u64>,
     /// Those that are stuck.
     pub stuck: Option<u64>,
@@ -46,7 +44,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The counts of a Service.
     pub fn of(&self, service: &ServiceName) -> ServiceCounts {
         self.services.get(service).copied().unwrap_or(self.others)
     }

@@ -27,16 +27,13 @@ pub enum Line {
         /// The time, RFC 3339.
         taken: String,
     },
-    /// The node.
     Node(Box<KnownNode>),
-    /// A Service.
     Service(Box<KnownService>),
     /// A sync, the oldest first.
     Sync(Box<Sync>),
     /// A table of the proxy as the kernel has it
     /// ([`KernelTable`](switchyard_core::proxier::KernelTable)).
     Kernel {
-        /// The name.
         table: String,
         /// The text; cut if it is long.
         text: String,
@@ -47,7 +44,6 @@ pub enum Line {
     Metrics(String),
     /// The last line.
     End {
-        /// The number of Services.
         services: usize,
         /// Whether the kernel had all of it; earlier versions did not say so.
         #[serde(default, rename = "isSettled")]
@@ -101,7 +97,6 @@ pub enum SnapshotError {
     Incomplete,
 }
 
-/// Reads a snapshot.
 pub fn read(mut input: impl BufRead) -> Result<Snapshot, SnapshotError> {
     let (mut node, mut services) = (None, Vec::new());
     let mut text = String::new();

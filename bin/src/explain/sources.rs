@@ -34,9 +34,7 @@ pub(super) enum ServerError {
 /// The parts of the program that answers come from.
 #[derive(Clone)]
 pub struct Sources {
-    /// The engine.
     pub engine: Sender<Input>,
-    /// Its last syncs.
     pub history: Arc<History>,
     /// The feeds of its syncs.
     pub feeds: Arc<Feeds>,

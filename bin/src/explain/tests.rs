@@ -159,7 +159,6 @@ fn connect_at_once(path: &Path) -> rustix::io::Result<OwnedFd> {
     connect(&socket, &SocketAddrUnix::new(path)?).map(|()| socket)
 }
 
-/// The same.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_takes_little_is_not_waited_for() {
     let (mut from, mut to) = tokio::io::duplex(1);

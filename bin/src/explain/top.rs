@@ -41,9 +41,7 @@ const MOST_EVENTS: usize = 20;
 pub struct Top {
     /// The time of the answer, RFC 3339.
     pub at: String,
-    /// The name of the node.
     pub node: String,
-    /// The mode.
     pub mode: String,
     /// The version of the program.
     pub version: String,
@@ -66,7 +64,6 @@ pub struct Top {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TableUse {
-    /// The number of entries.
     pub entries: u64,
     /// The limit of entries.
     pub limit: Option<u64>,
@@ -92,7 +89,6 @@ pub struct Latency {
     pub p50_milliseconds: f64,
     /// The 99th percentile, in milliseconds.
     pub p99_milliseconds: f64,
-    /// The number of syncs.
     pub syncs: usize,
 }
 
@@ -106,17 +102,14 @@ impl Latency {
     }
 }
 
-/// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TopEvent {
     /// The time, RFC 3339.
     pub at: String,
-    /// The words.
     pub text: String,
 }
 
-/// A Service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TopService {
@@ -147,7 +140,6 @@ pub struct TopService {
 pub struct TopNote {
     /// The code, whose page has more.
     pub code: String,
-    /// The words.
     pub text: String,
 }
 
@@ -167,9 +159,7 @@ pub struct Change {
 pub struct TopSources {
     /// The status of the proxy.
     pub status: StatusSources,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// The mode.
     pub mode: Mode,
     /// The backend, whose tables a snapshot has.
     pub backend: Arc<dyn Backend>,

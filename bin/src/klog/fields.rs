@@ -13,7 +13,6 @@ use tracing::{
 /// The message and the fields of an event.
 #[derive(Default)]
 pub(crate) struct Fields {
-    /// The message.
     pub(crate) message: String,
     /// The field `err` or `error`, if the event has one.
     pub(crate) err: Option<Value>,

@@ -8,7 +8,6 @@ use crate::klog::{config::LogConfig, fields::verbosity};
 /// The prefix of the names of this workspace's crates, whose messages follow `-v` exactly.
 const OURS: &str = "switchyard";
 
-/// The filter.
 pub(crate) struct Verbosity {
     /// `-v`
     usual: u32,

@@ -123,7 +123,6 @@ impl NodeChecks {
         Ok(())
     }
 
-    /// Logs what differs.
     fn log_changes(&self, before: Option<&NodeFacts>, now: Option<&NodeFacts>) {
         let node = self.node.node_name.as_str();
         match (before, now) {

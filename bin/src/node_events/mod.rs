@@ -45,7 +45,6 @@ pub struct Event {
 pub enum EventTarget {
     /// The Node of this proxy.
     Node,
-    /// A Service.
     Service(ServiceName),
 }
 

@@ -73,7 +73,6 @@ pub struct ClientHealth(Arc<Mutex<Option<Arc<Attention>>>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientState {
-    /// Whether it is connected.
     pub is_connected: bool,
     /// Whether it, or one before it, has ended a list.
     pub is_synced: bool,

@@ -9,7 +9,6 @@ const LEAST: u64 = 2048;
 /// The most that the objects may take: half a million small ones.
 const MOST: u64 = 1 << 30;
 
-/// An object.
 #[derive(Debug)]
 struct Known {
     size: u64,
@@ -99,7 +98,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// Forgets an object.
     pub(super) fn remove(&mut self, key: &ObjectKey) {
         if let Some(known) = self.known.remove(key) {
             self.size -= known.size;

@@ -72,7 +72,6 @@ pub(super) enum Answer<'a> {
         object: Option<String>,
         /// The field, which may be empty.
         field: &'a str,
-        /// The description.
         message: &'a str,
     },
     /// A value in an object that cannot be used; the rest of the object is.

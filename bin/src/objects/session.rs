@@ -42,7 +42,6 @@ const OTHER_KIND: &str = "objects of this kind are not read";
 /// Why a session ends, other than by its client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
-    /// The connection failed.
     #[error("the connection failed")]
     Read(#[from] io::Error),
     /// The client took no answers. All that it sent was read.

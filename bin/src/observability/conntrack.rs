@@ -134,7 +134,6 @@ impl Destinations {
         Self { services: Mutex::new(ports.into_iter().flat_map(named_addresses).collect()) }
     }
 
-    /// Follows a sync.
     fn synced(&self, change: &Transition<'_>) {
         if change.is_resync() {
             let all = Self::of(change.after().service_ports.values().map(|port| &**port));

@@ -67,7 +67,6 @@ enum Rejection {
 
 /// The parts of the running program to which a change is applied.
 pub struct LiveParts {
-    /// The proxy.
     pub proxy: Handle,
     /// The addresses of the health server and of the metrics server.
     pub addresses: watch::Sender<[ServerAddress; 2]>,

@@ -62,10 +62,13 @@ impl Sort {
 /// A cover over the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cover {
-    /// The keys.
     Help,
     /// The answer about a Service, from this line on.
-    Explained { service: String, text: String, first: usize },
+    Explained {
+        service: String,
+        text: String,
+        first: usize,
+    },
 }
 
 /// The consequence of a key.
@@ -73,7 +76,6 @@ pub enum Cover {
 pub enum Action {
     /// Nothing but to draw.
     Draw,
-    /// To end.
     Quit,
     /// To ask about this Service.
     Explain(String),
@@ -94,7 +96,6 @@ pub struct View {
     shown: Vec<usize>,
     /// Why there is no newer one.
     pub error: Option<String>,
-    /// The order.
     sort: Sort,
     /// The part of names that are shown.
     filter: String,
@@ -119,7 +120,6 @@ impl View {
         &self.minute
     }
 
-    /// The order.
     pub fn sort(&self) -> Sort {
         self.sort
     }
@@ -129,7 +129,6 @@ impl View {
         &self.filter
     }
 
-    /// Takes an answer.
     pub fn set_top(&mut self, top: Top) {
         self.minute.add(&top);
         self.top = Some(top);

@@ -78,7 +78,6 @@ enum TraceError {
     /// The process lacks the capability.
     #[error("tracing needs CAP_NET_ADMIN: run this as root, or in the proxy's pod")]
     Privilege(#[source] Error),
-    /// The kernel refuses the table.
     #[error(
         "the kernel refuses a table that is removed with its process, which needs Linux 5.12 and \
          nf_tables with the expressions meta, limit and lookup"

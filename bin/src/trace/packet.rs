@@ -20,7 +20,6 @@ pub const QUIET: Duration = Duration::from_millis(300);
 /// The most base chains, and chains in each of them, that are kept of a packet.
 const MOST: usize = 64;
 
-/// A packet.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// The time of the first event.
@@ -35,7 +34,6 @@ pub struct Packet {
     pub mark: u32,
     /// The base chains of others, in the order of its way.
     pub passes: Vec<Pass>,
-    /// Its end.
     pub fate: Fate,
     /// Whether the kernel may have left out some of its events.
     pub is_incomplete: bool,
@@ -48,7 +46,6 @@ pub struct Packet {
 /// A base chain that a packet passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// The base chain.
     pub base: ChainPath,
     /// Its hook, priority and type; `None` if it is gone.
     pub info: Option<BaseChainInfo>,
@@ -125,7 +122,6 @@ impl Packets {
         self.is_losing = false;
     }
 
-    /// Adds an event.
     pub fn add(&mut self, event: &TraceEvent, book: &mut Book) {
         let is_marking = event.chain.table == self.table;
         if !is_marking && event.chain.table.starts_with(TABLES) {

@@ -16,7 +16,6 @@ use super::{
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The question.
     pub question: String,
     /// The Service; `None` if there is none, or no explanation was available.
     pub service: Option<String>,
@@ -30,7 +29,6 @@ pub struct Report {
     pub packets: Vec<Line>,
 }
 
-/// A packet.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
@@ -50,7 +48,6 @@ pub struct Line {
     pub is_repeated: bool,
     /// The base chains that it passed.
     pub chains: Vec<ChainLine>,
-    /// Its end.
     pub end: End,
     /// The interface through which it left.
     pub output: Option<String>,
@@ -96,7 +93,6 @@ pub enum End {
     Sent,
     /// Received by the node itself.
     Received,
-    /// Dropped.
     Dropped,
     /// Dropped with an answer.
     Rejected,

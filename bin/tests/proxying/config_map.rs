@@ -23,7 +23,6 @@ impl ConfigMap {
         new
     }
 
-    /// The file.
     pub(crate) fn path(&self) -> PathBuf {
         self.root.join("config.conf")
     }

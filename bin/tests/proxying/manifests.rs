@@ -82,7 +82,6 @@ impl Manifests {
         program
     }
 
-    /// Starts the program in the namespace.
     pub(crate) fn start(&self, namespace: &Namespace, more: &[&str]) -> Program {
         Program::start(namespace, &[&self.arguments(), more].concat())
     }

@@ -201,9 +201,7 @@ pub(crate) async fn until_ok_async<T>(mut look: impl FnMut() -> Result<T, String
     }
 }
 
-/// The health server.
 pub(crate) const HEALTH: &str = "127.0.0.1:10256";
-/// The metrics server.
 pub(crate) const METRICS: &str = "127.0.0.1:10249";
 
 /// The number of Service ports of IPv4 that the metrics say are programmed.

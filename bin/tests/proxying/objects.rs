@@ -20,7 +20,6 @@ use crate::namespace::{HEALTH, METRICS, Namespace, Program, until};
 const SERVICE: &str = "10.96.0.10:80";
 const NODE_FLAG: &str = "--hostname-override=node-1";
 
-/// A client.
 pub(crate) struct Client(BufReader<UnixStream>);
 
 impl Client {

@@ -52,7 +52,6 @@ struct Running {
     program: Program,
 }
 
-/// Starts the program.
 fn program(namespace: &Namespace, config: &ConfigMap, manifests: &Manifests) -> Command {
     let config = format!("--config={}", config.path().display());
     namespace.switchyard(&[&config, "--manifests", manifests.path()])

@@ -4,7 +4,6 @@ use std::{net::IpAddr, sync::Arc};
 
 use crate::explain::Whereabouts;
 
-/// An endpoint of a slice.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SliceEndpoint {
     pub(crate) address: IpAddr,

@@ -71,7 +71,6 @@ impl Addresses {
     }
 }
 
-/// One port of a Service.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ServicePort {
     pub(crate) name: Arc<str>,

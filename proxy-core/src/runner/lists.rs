@@ -129,7 +129,6 @@ impl List {
     }
 }
 
-/// The Service that a slice is of.
 fn service_of_slice(object: &Object) -> Option<ServiceName> {
     let Object::EndpointSlice(slice) = object else { return None };
     service_of(slice).map(|service| ServiceName::new(&object.key().namespace, service))

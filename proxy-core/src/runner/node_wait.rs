@@ -46,7 +46,6 @@ enum Phase {
 /// Decides whether the configuration can work on a node, of whose Node these facts are known.
 pub type NodeCheck = Box<dyn Fn(Option<&NodeFacts>) -> bool + Send>;
 
-/// The wait for the Node.
 #[derive(Default)]
 pub(super) struct NodeWait {
     /// `None`: a listed Node may lack anything.

@@ -53,7 +53,6 @@ impl Contender {
         }
     }
 
-    /// The Service port.
     pub(crate) fn id(&self) -> &ServicePortId {
         &self.id
     }

@@ -20,7 +20,6 @@ use crate::{
 pub(crate) struct NodeInputs {
     /// The facts that the Node states, or stated last; see [`NodeInputs::set_node`].
     pub(crate) node: Option<NodeFacts>,
-    /// Whether the Node exists.
     pub(crate) node_exists: bool,
     /// The addresses of the node's interfaces; `None` until they are set.
     pub(crate) interface_addresses: Option<BTreeSet<IpAddr>>,

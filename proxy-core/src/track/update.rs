@@ -302,7 +302,6 @@ impl Tracker {
     }
 }
 
-/// The families that a Service has addresses in.
 pub(super) fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &Addresses)> {
     IpFamily::ALL
         .into_iter()
@@ -321,7 +320,6 @@ fn places(port: &ServicePort, addresses: &Addresses, around: &NodeContext) -> us
     places.sum()
 }
 
-/// Returns the listeners of a Service, port by port.
 fn wanted_listeners(service: &Service, external_ips: bool) -> Box<[ListeningPort]> {
     let mut wanted = Vec::new();
     for (family, addresses) in families(service) {

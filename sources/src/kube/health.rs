@@ -17,7 +17,6 @@ pub struct WatchHealth(Arc<Mutex<HashMap<Kind, State>>>);
 #[derive(Debug, Default)]
 struct State {
     heard: Option<Instant>,
-    /// The last failure.
     failed: Option<(Instant, String)>,
     /// The time at which the server began to answer each request with status 401.
     unauthorized: Option<Instant>,

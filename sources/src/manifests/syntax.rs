@@ -71,7 +71,6 @@ pub(super) fn print_path(path: &[Step]) -> String {
 }
 
 impl<'t> Document<'t> {
-    /// Whether the text contains a word.
     pub(super) fn contains(&self, word: &str) -> bool {
         self.text.contains(word)
     }

@@ -141,7 +141,6 @@ impl Asked {
     }
 }
 
-/// An answer.
 struct Answer {
     status: u16,
     headers: hyper::HeaderMap,

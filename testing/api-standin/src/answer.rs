@@ -49,7 +49,6 @@ impl Body for StreamedBody {
     }
 }
 
-/// Returns an answer of JSON.
 pub(crate) fn json_answer(code: StatusCode, body: StreamedBody) -> Response<StreamedBody> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
@@ -77,7 +76,6 @@ fn text_answer(code: StatusCode, text: &'static str) -> Response<StreamedBody> {
     response
 }
 
-/// A `Status` object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Status {
     pub(crate) code: u16,

@@ -104,7 +104,6 @@ fn add(mapping: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// The list in a field of a mapping.
 fn list_in<'v>(mapping: &'v mut Value, field: &str) -> Option<&'v mut Vec<Value>> {
     mapping.get_mut(field)?.as_array_mut()
 }

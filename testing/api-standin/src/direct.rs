@@ -37,7 +37,6 @@ impl Default for Direct {
 }
 
 impl Direct {
-    /// The objects.
     pub fn store(&self) -> &Store {
         &self.0.store
     }

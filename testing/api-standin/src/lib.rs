@@ -24,6 +24,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "not published")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -34,7 +34,6 @@ impl Continue {
     }
 }
 
-/// Answers a list.
 pub(crate) fn list(
     store: &Store,
     faults: &Faults,

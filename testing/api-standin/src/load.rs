@@ -106,7 +106,6 @@ pub fn slice(index: usize, part: usize, numbers: &[usize]) -> Value {
     })
 }
 
-/// A Node with this name.
 pub fn node(name: &str) -> Value {
     json!({
         "apiVersion": "v1",

@@ -28,7 +28,6 @@ impl Stored {
 /// The type of a watch event, and its object.
 pub(crate) type WatchEvent = (&'static str, Stored);
 
-/// One change.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) version: u64,

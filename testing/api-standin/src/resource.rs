@@ -16,7 +16,6 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All resources.
     pub const ALL: [Self; 4] =
         [Self::Nodes, Self::Services, Self::EndpointSlices, Self::ServiceCidrs];
 

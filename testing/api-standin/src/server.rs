@@ -79,7 +79,6 @@ impl Standin {
         Self { shared, address, identity, task }
     }
 
-    /// The objects.
     pub fn store(&self) -> &Store {
         &self.shared.store
     }

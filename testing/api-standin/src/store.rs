@@ -41,7 +41,6 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// The objects of a resource.
     pub fn objects(&self, resource: Resource) -> impl Iterator<Item = &Value> {
         let objects = self.objects.get(&resource).into_iter().flat_map(BTreeMap::values);
         objects.map(|stored| &*stored.value)

@@ -19,7 +19,6 @@ use tokio_rustls::{
 /// A client certificate and its key.
 #[derive(Clone)]
 pub struct ClientCertificate {
-    /// The certificate in PEM.
     pub certificate_pem: String,
     /// The private key in PEM.
     pub key_pem: String,

@@ -31,7 +31,6 @@ enum Start {
     TooLarge { version: u64, newest: u64 },
 }
 
-/// An open watch.
 struct Watch {
     store: Store,
     faults: Faults,
@@ -43,7 +42,6 @@ struct Watch {
     body: Sender<Bytes>,
 }
 
-/// Answers a watch.
 pub(crate) fn watch(
     store: &Store,
     faults: &Faults,

@@ -34,9 +34,7 @@ pub const MORE_CLIENT_ADDRESSES: u8 = 16;
 /// One address of each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// IPv4
     pub v4: Ipv4Addr,
-    /// IPv6
     pub v6: Ipv6Addr,
 }
 

@@ -42,7 +42,6 @@ status:
   - {type: InternalIP, address: \"fd00:192:168:10::1\"}
 ";
 
-/// A case.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Case {
@@ -92,7 +91,6 @@ pub struct Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Need {
-    /// SCTP sockets.
     Sctp,
 }
 
@@ -100,14 +98,11 @@ pub enum Need {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ServerPlan {
-    /// The places.
     pub at: Vec<String>,
-    /// The port.
     pub port: u16,
     /// The suffix of the servers' names; each begins with the name of its place.
     #[serde(default)]
     pub suffix: String,
-    /// The protocols.
     #[serde(default = "both_protocols")]
     pub protocols: Vec<Protocol>,
 }
@@ -154,7 +149,6 @@ impl Step {
     }
 }
 
-/// An action on the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProxyAction {
@@ -170,10 +164,8 @@ pub enum ProxyAction {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProbePlan {
-    /// The places.
     #[serde(deserialize_with = "one_or_many")]
     pub from: Vec<String>,
-    /// The targets.
     #[serde(deserialize_with = "one_or_many")]
     pub to: Vec<Target>,
     /// The number of requests from each place (and each of its source addresses) to each target.
@@ -215,9 +207,7 @@ impl ProbePlan {
 pub struct OpenPlan {
     /// The name of the connection, by which a [`StillPlan`] refers to it.
     pub name: String,
-    /// The place.
     pub from: String,
-    /// The target.
     pub to: Target,
     /// The port to send from; 0 for any.
     #[serde(default)]
@@ -246,12 +236,10 @@ pub struct StillPlan {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HttpPlan {
-    /// The place.
     pub from: String,
     /// The addresses and ports.
     #[serde(deserialize_with = "one_or_many")]
     pub to: Vec<SocketAddr>,
-    /// The path.
     #[serde(default = "root_path")]
     pub path: String,
     /// The status code; `None` if the address must not be served.

@@ -10,16 +10,10 @@ use std::{error::Error, io, process::ExitStatus};
 pub enum RigError {
     /// An operation failed: a network namespace, a program, a file or a socket cannot be used.
     #[error("cannot {what}")]
-    Io {
-        /// The operation.
-        what: String,
-        /// The reason.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
     /// A program ran and failed.
     #[error("{command} failed ({status}): {stderr}")]
     Failed {
-        /// The command line.
         command: String,
         /// The exit code or the signal.
         status: ExitStatus,

@@ -49,7 +49,6 @@ pub enum Seen {
     /// The node, whose connections to servers are its own, except for clients that are
     /// [kept](Reaches::kept).
     Kept,
-    /// The node.
     Node,
 }
 

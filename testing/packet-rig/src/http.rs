@@ -12,14 +12,11 @@ use crate::{
     wait::scaled,
 };
 
-/// An HTTP answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// The status code.
     pub status: u16,
     /// The headers, as they came.
     pub head: String,
-    /// The body.
     pub body: String,
 }
 

@@ -20,6 +20,7 @@
 //! # Ok::<(), packet_rig::RigError>(())
 //! ```
 
+#![allow(missing_docs, reason = "not published")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

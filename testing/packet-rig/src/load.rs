@@ -72,7 +72,6 @@ impl LoadPlan {
 /// The outcomes of the requests of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Requests made.
     pub attempts: u64,
     /// The number of failures, by description.
     pub failures: BTreeMap<String, u64>,
@@ -144,7 +143,6 @@ enum Kind {
 }
 
 impl LoadGenerator {
-    /// Starts the traffic.
     pub fn start(plan: &LoadPlan) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let started = Instant::now();

@@ -158,7 +158,6 @@ pub fn rows(text: &str, count: usize) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// The names in a cell.
 pub fn names(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }

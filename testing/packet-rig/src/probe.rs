@@ -21,7 +21,6 @@ use crate::{
 /// A request that can be made any number of times.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// The target.
     pub target: Target,
     /// The time to wait for the connection, and then again for the answer.
     pub timeout: Duration,

@@ -9,9 +9,7 @@ use socket2::{Domain, Socket, Type};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// TCP
     Tcp,
-    /// UDP
     Udp,
     /// SCTP, as a stream (one-to-one style). Many kernels have no such sockets; see
     /// [`capability::has_sctp`](crate::capability::has_sctp).
@@ -43,14 +41,12 @@ impl fmt::Display for Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Target {
-    /// The protocol.
     pub protocol: Protocol,
     /// The address and port.
     pub address: SocketAddr,
 }
 
 impl Target {
-    /// A TCP target.
     pub fn tcp(address: SocketAddr) -> Self {
         Self { protocol: Protocol::Tcp, address }
     }

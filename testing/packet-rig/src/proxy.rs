@@ -55,7 +55,6 @@ impl Objects {
 /// The options with which a proxy is started.
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
-    /// The program.
     pub binary: PathBuf,
     /// The command line, if it is not Switchyard's.
     pub command: Option<CommandLine>,
@@ -67,7 +66,6 @@ pub struct ProxyOptions {
     pub cluster_cidr: Option<String>,
     /// The file of a KubeProxyConfiguration, which replaces the flags that have a field in it.
     pub config: Option<PathBuf>,
-    /// More arguments.
     pub args: Vec<String>,
     /// The file to which standard error is appended.
     pub log: PathBuf,
@@ -151,7 +149,6 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts the proxy in `namespace`.
     pub fn start(namespace: &NetNs, options: ProxyOptions) -> Result<Self> {
         let mut proxy = Self::prepare(namespace, options);
         proxy.start_again()?;
@@ -226,7 +223,6 @@ impl Proxy {
         self.child.as_ref().map(Child::id)
     }
 
-    /// The options.
     pub fn options(&self) -> &ProxyOptions {
         &self.options
     }

@@ -188,7 +188,6 @@ impl Rig {
         Ok(())
     }
 
-    /// The place of that name.
     pub fn place(&self, name: &str) -> Result<&Place> {
         self.topology.place(name).ok_or_else(|| no_such_place(name))
     }

@@ -55,7 +55,6 @@ impl Failure {
         lines.next().unwrap_or(first)
     }
 
-    /// The report.
     pub fn report(&self) -> &str {
         match self {
             Self::Proxy(report) | Self::Rig(report) => report,
@@ -88,7 +87,6 @@ pub fn run_case(case: &Case, subject: &Subject) -> Result<(), Failure> {
     })
 }
 
-/// A running case.
 struct Running {
     rig: Rig,
     /// Connections that are kept, by their names.

@@ -18,13 +18,11 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SharePlan {
-    /// The place.
     pub from: String,
     /// The number of the place's addresses to send from, by turns; 0 leaves the choice to the
     /// kernel.
     #[serde(default)]
     pub sources: usize,
-    /// The targets.
     #[serde(deserialize_with = "crate::case::one_or_many")]
     pub to: Vec<Target>,
     /// The number of connections to each target.

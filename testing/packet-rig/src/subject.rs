@@ -34,7 +34,6 @@ pub struct Subject {
     pub name: String,
     /// The `--proxy-mode`; what the cases except of this mode is not asked of the proxy.
     pub mode: String,
-    /// The program.
     pub binary: PathBuf,
     /// The command line, if the proxy is not Switchyard.
     pub command: Option<CommandLine>,

@@ -92,7 +92,6 @@ pub enum Layout {
 pub struct Place {
     /// `node-1`, `node-2`, `client`, or the name of a pod.
     pub name: String,
-    /// The network namespace.
     pub namespace: NetNs,
     /// The addresses of each family; the first is the usual source.
     pub addresses: Vec<Addresses>,
@@ -115,7 +114,6 @@ pub struct Topology {
 impl Topology {
     /// The node that the proxy under test runs on.
     pub const NODE: &str = "node-1";
-    /// The other node.
     pub const OTHER_NODE: &str = "node-2";
     /// The host outside the cluster.
     pub const CLIENT: &str = "client";
@@ -162,7 +160,6 @@ impl Topology {
         self.places[0].namespace.add_programs(directory);
     }
 
-    /// The place of that name.
     pub fn place(&self, name: &str) -> Option<&Place> {
         self.places.iter().find(|place| place.name == name)
     }
@@ -172,7 +169,6 @@ impl Topology {
         &self.places
     }
 
-    /// The pods.
     pub fn pods(&self) -> impl Iterator<Item = &Place> {
         self.places[3..].iter()
     }
@@ -182,7 +178,6 @@ impl Topology {
         &self.places[0]
     }
 
-    /// The other node.
     pub fn other_node(&self) -> &Place {
         &self.places[1]
     }

@@ -72,7 +72,6 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Starts the rig.
 fn start_rig(backend: &str, args: &[&str]) -> Rig {
     let case = Case {
         name: "flowtable".to_owned(),

@@ -7,13 +7,11 @@ pub struct Flag {
     pub name: &'static str,
     /// The one-letter form.
     pub short: Option<char>,
-    /// The kind of value.
     pub kind: Kind,
     /// The value of a flag that is not given, as text.
     pub default: &'static str,
     /// The target of the flag.
     pub sets: Sets,
-    /// The help text.
     pub help: &'static str,
     /// The origin of the flag, and whether help lists it.
     pub status: Status,
@@ -44,7 +42,6 @@ pub enum Kind {
     Gates,
     /// `pattern=level`, separated by commas.
     Levels,
-    /// An IP address.
     Ip,
     /// An IP address, with or without a port.
     Listen,

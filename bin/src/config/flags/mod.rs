@@ -39,7 +39,6 @@ impl CalledAs {
         }
     }
 
-    /// The name as text.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::KubeProxy => "kube-proxy",
@@ -91,7 +90,6 @@ pub struct Flags {
 pub struct FlagValue {
     /// The path of the field.
     pub path: String,
-    /// The value.
     pub value: Value,
 }
 

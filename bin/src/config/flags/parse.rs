@@ -24,7 +24,6 @@ pub enum UsageError {
     BadValue {
         /// The flag, with hyphens.
         name: String,
-        /// The value.
         text: String,
         /// The problem with the value.
         why: String,

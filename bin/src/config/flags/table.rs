@@ -17,7 +17,6 @@ const IGNORED: &str = "it has no effect";
 const KLOG: &str = "it has no effect: the log goes to standard error";
 const PORT: &str = "use the address with a port instead";
 
-/// The names of all algorithms.
 const LB_ALGORITHMS: [&str; LbAlgorithm::ALL.len()] = {
     let mut names = [""; LbAlgorithm::ALL.len()];
     let mut index = 0;
@@ -234,7 +233,6 @@ pub static FLAGS: &[Flag] = &[
     gone("one-output", Switch, IGNORED),
 ];
 
-/// The flag of this name.
 pub fn named(name: &str) -> Option<&'static Flag> {
     FLAGS.iter().find(|flag| flag.name == name)
 }

@@ -31,7 +31,6 @@ metrics! {
     }
 }
 
-/// The metrics of the table.
 pub(super) struct TableMetrics {
     pub(super) usage: Arc<TableUsage>,
     series: Series,

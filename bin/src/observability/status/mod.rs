@@ -31,7 +31,6 @@ const NEARLY_FULL: u64 = 80;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// The name of the node.
     pub node: String,
     mode: &'static str,
     pub version: &'static str,
@@ -79,16 +78,13 @@ pub struct Conntrack {
 pub struct NotAsAsked {
     /// The Service port, or the Service.
     pub what: String,
-    /// The reason.
     pub because: String,
 }
 
-/// The sources of the status.
 #[derive(Clone)]
 pub struct StatusSources {
     /// The reports of the engine.
     pub board: Arc<StatusBoard>,
-    /// The health of the proxy.
     pub health: Arc<ProxyHealth>,
     /// The use of connection tracking's table.
     pub table: Arc<TableUsage>,
@@ -96,7 +92,6 @@ pub struct StatusSources {
     pub watches: Arc<dyn Watches>,
     /// The client of `--objects-socket`.
     pub client: ClientHealth,
-    /// The name of the node.
     pub node: String,
 }
 

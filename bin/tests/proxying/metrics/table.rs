@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: &str = include_str!("../../../../docs/metrics.md");
 
-/// A metric.
 pub(super) struct Row {
     pub(super) kind: &'static str,
     pub(super) labels: BTreeSet<String>,

@@ -223,7 +223,6 @@ fn start_runner(
 }
 
 impl Running {
-    /// Starts a runner.
     fn new(runner: Runner, log: Arc<Mutex<Log>>) -> Self {
         let (inputs, receiver) = mpsc::channel(10_000);
         Self { inputs, log, task: tokio::spawn(runner.run(receiver, pending())) }

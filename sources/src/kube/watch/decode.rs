@@ -164,7 +164,6 @@ pub(super) struct PageMetadata {
     pub(super) next: Option<String>,
 }
 
-/// An event of a watch.
 pub(super) type WatchItem<T> = WatchEvent<Item<T>>;
 
 /// Whether a bookmark ends a streamed list.

@@ -61,7 +61,6 @@ const MAX_SILENT: u32 = 2;
 /// are no news.
 const MAX_FRUITLESS: u32 = 5;
 
-/// An open watch.
 type Events<T> = BoxStream<'static, Result<WatchItem<T>, kube::Error>>;
 
 /// The resource that a watch is about.
@@ -522,7 +521,6 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     }
 }
 
-/// Returns the version of a bookmark.
 fn version_of(bookmark: Bookmark) -> Result<String, Failure> {
     let version = bookmark.metadata.resource_version;
     if version.is_empty() { Err(Failure::NoVersion) } else { Ok(version) }

@@ -23,7 +23,6 @@ fn service(name: &str, ip: &str) -> String {
     )
 }
 
-/// A running source.
 struct Source {
     dir: TempDir,
     events: Receiver<Event>,

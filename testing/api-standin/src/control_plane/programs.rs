@@ -13,7 +13,6 @@ const ETCD: &str = "ETCD";
 pub struct Programs {
     /// `kube-apiserver`
     pub api_server: PathBuf,
-    /// `etcd`
     pub etcd: PathBuf,
 }
 

@@ -11,7 +11,6 @@ pub enum User {
 }
 
 impl User {
-    /// All users.
     pub const ALL: [Self; 2] = [Self::Administrator, Self::KubeProxy];
 
     /// The name that the user is known by.

@@ -63,7 +63,6 @@ fn tests_are_told_from_other_functions() {
         #[test]
         fn plain() {}
 
-        /// With a comment.
         #[tokio::test(
             start_paused = true
         )]

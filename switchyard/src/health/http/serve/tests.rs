@@ -37,7 +37,6 @@ impl Handler for Large {
     }
 }
 
-/// A running server.
 struct Server {
     port: u16,
     connections: Arc<Connections>,

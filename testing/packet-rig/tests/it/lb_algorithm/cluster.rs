@@ -57,7 +57,6 @@ pub fn slices(endpoints: &[Weighted]) -> String {
     slices_of("web", endpoints)
 }
 
-/// The EndpointSlices of a Service.
 pub fn slices_of(service: &str, endpoints: &[Weighted]) -> String {
     let mut text = String::new();
     let ports: BTreeSet<usize> = endpoints.iter().map(|(number, _)| number / 4).collect();

@@ -26,7 +26,6 @@ impl Random {
         self.below(100) < share
     }
 
-    /// A random item.
     pub fn one_of<T, const N: usize>(&mut self, items: [T; N]) -> T {
         let index = self.below(N as u64) as usize;
         items.into_iter().nth(index).expect("the index is below the length")

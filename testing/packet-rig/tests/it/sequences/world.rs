@@ -76,7 +76,6 @@ impl World {
         };
     }
 
-    /// All files.
     pub fn files(&self) -> BTreeMap<String, String> {
         self.objects.iter().map(|(name, object)| (name.clone(), object.to_string())).collect()
     }

@@ -23,7 +23,6 @@ fn web(addresses: &[&str]) -> String {
     service("web", "", spec) + &slice("web", "{name: '', port: 8080}", addresses)
 }
 
-/// Replaces the objects.
 fn write(rig: &Rig, manifests: &str) {
     rig.write(MANIFESTS, manifests).unwrap();
 }

@@ -23,7 +23,6 @@ impl Host<'_> {
         Ok(())
     }
 
-    /// Whether the chain has the rule.
     pub fn has(&self, table: &str, chain: &str, rule: &[&str]) -> bool {
         self.run(table, "-C", chain, rule).is_ok()
     }
@@ -36,7 +35,6 @@ impl Host<'_> {
         }
     }
 
-    /// The chains of a table.
     pub fn chains(&self, table: &str) -> Result<BTreeSet<String>> {
         let program = program(self.flavour, self.family, "-save");
         let text = self.node.output(&program, &["-t", table], "")?;

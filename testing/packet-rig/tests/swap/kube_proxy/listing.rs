@@ -22,11 +22,8 @@ pub fn nft_family(family: IpFamily) -> &'static str {
 /// The contents of a table of nftables mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The names of its chains.
     pub chains: BTreeSet<String>,
-    /// The names of its sets.
     pub sets: BTreeSet<String>,
-    /// The names of its maps.
     pub maps: BTreeSet<String>,
 }
 
