@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::{
     manifests::NODE,
-    namespace::{HEALTH, METRICS, Namespace, Program, until, until_ok},
+    namespace::{HEALTH, METRICS, Namespace, Program, until},
 };
 
 /// A directory with a link `kube-proxy` to the program, and manifests of a node.
@@ -281,37 +281,4 @@ fn the_other_modes_rules_go_when_ours_are_there() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(!has_chains() && !has_table());
     }
-}
-
-/// An image with the binary alone has no programs.
-#[test]
-fn the_rules_of_iptables_mode_go_without_iptables() {
-    let namespace = Namespace::new();
-    let directory = node();
-    let flavours = ["iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"];
-    for program in flavours {
-        for arguments in [
-            &["-t", "nat", "-N", "KUBE-SERVICES"][..],
-            &["-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES"],
-            &["-t", "nat", "-A", "KUBE-SERVICES", "-j", "RETURN"],
-            &["-t", "nat", "-A", "PREROUTING", "-j", "ACCEPT"],
-        ] {
-            namespace.0.output(program, arguments, "").unwrap();
-        }
-    }
-    let arguments = [manifests(directory.path()), "--proxy-mode=nftables".into()];
-    let mut command = kube_proxy(&namespace, directory.path(), &arguments);
-    command.env("PATH", "/nonexistent");
-    let _program = Program::spawn(command);
-    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
-    let rules = |program: &&str| {
-        let saved = namespace.listing(&format!("{program}-save"), &["-t", "nat"]);
-        let rules = saved.lines().filter(|line| line.starts_with("-A") || line.contains("KUBE"));
-        rules.map(str::to_owned).collect::<Vec<_>>()
-    };
-    until_ok(|| {
-        let left: Vec<_> = flavours.iter().map(rules).collect();
-        let is_foreign = |rules: &Vec<String>| *rules == ["-A PREROUTING -j ACCEPT"];
-        if left.iter().all(is_foreign) { Ok(()) } else { Err(format!("{left:?}")) }
-    });
 }

@@ -80,36 +80,3 @@ fn requirement(text: &str) -> Result<Requirement, SelectorError> {
         false => Ok(Requirement { key, value, is_negated }),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn requirements_hold_or_not() {
-        let object = json!({
-            "metadata": {"name": "a", "labels": {"app": "web", "empty": ""}},
-            "spec": {"clusterIP": "10.0.0.1"},
-        });
-        for (labels, fields, expected) in [
-            ("", "", true),
-            ("app", "", true),
-            ("!app", "", false),
-            ("!service.kubernetes.io/headless", "", true),
-            ("app=web,empty", "", true),
-            ("app==db", "", false),
-            ("app!=db,other!=x", "", true),
-            ("", "metadata.name=a", true),
-            ("", "metadata.name=b", false),
-            ("", "spec.clusterIP!=None", true),
-            ("", "spec.type=", true),
-        ] {
-            let selector = Selector::parse(labels, fields).unwrap();
-            assert_eq!(selector.matches(&object), expected, "{labels} {fields}");
-        }
-        assert!(Selector::parse("a in (b)", "").is_err());
-        assert!(Selector::parse("", "spec.other=1").is_err());
-    }
-}

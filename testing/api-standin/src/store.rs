@@ -291,31 +291,4 @@ mod tests {
         store.expire_log();
         assert!(store.snapshot(Resource::Services, Some(then)).is_err());
     }
-
-    #[test]
-    fn selections_are_entered_and_left() {
-        let store = Store::default();
-        let start = store.version();
-        store.apply(service("a", "x"));
-        store.apply(service("a", "y"));
-        store.apply(service("a", "y"));
-        store.apply(service("a", "x"));
-        store.delete(Resource::Services, "default", "a");
-        let types = |label: &str| {
-            let selector = Selector::parse(label, "").unwrap();
-            let (events, version) = store.events(Resource::Services, start, &selector).unwrap();
-            assert_eq!(version, store.version());
-            events.iter().map(|(kind, _)| *kind).collect::<Vec<_>>()
-        };
-        assert_eq!(types("x"), ["ADDED", "DELETED", "ADDED", "DELETED"]);
-        assert_eq!(types("!x"), ["ADDED", "MODIFIED", "DELETED"]);
-        let (events, _) = store.events(Resource::Services, start, &Selector::default()).unwrap();
-        // The last state of a deleted object has the version of the deletion.
-        let (kind, last) = events.last().unwrap();
-        let version = store.version().to_string();
-        assert_eq!(
-            (*kind, &last.value["metadata"]["resourceVersion"]),
-            ("DELETED", &version.into())
-        );
-    }
 }

@@ -56,42 +56,6 @@ fn is_run_by_name(path: &Path, name: &str) -> bool {
 }
 
 #[test]
-fn tests_are_told_from_other_functions() {
-    let source = "
-        fn helper() {}
-
-        #[test]
-        fn plain() {}
-
-        #[tokio::test(
-            start_paused = true
-        )]
-        // And another.
-        async fn paused() {}
-
-        #[test]
-        #[ignore = \"slow\"]
-        fn ignored() {}
-        fn after() {}
-        // fn commented(
-        proptest! {
-            #![proptest_config(config())]
-
-            #[test]
-            fn property(
-                number in 0..9,
-            ) {}
-        }
-    ";
-    for name in ["plain", "paused", "property"] {
-        assert!(is_run_as_a_test(source, name), "{name}");
-    }
-    for name in ["helper", "ignored", "after", "commented", "missing"] {
-        assert!(!is_run_as_a_test(source, name), "{name}");
-    }
-}
-
-#[test]
 fn what_the_table_names_exists() {
     let cases = cases();
     let rows = rows(SEMANTICS, 4);

@@ -1,16 +1,8 @@
-//! The tables of nftables mode, as `nft` lists them: how many chains they have, and that a listing
-//! can be loaded again.
+//! The tables of nftables mode, as `nft` lists them: a listing can be loaded again.
 
-use std::{
-    fmt::Write,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use packet_rig::{
-    NetNs, Rig, SharePlan,
-    case::{Expectation, MANIFESTS, ProbePlan, Reaches},
-    chain,
-};
+use packet_rig::{NetNs, Rig, SharePlan, chain};
 
 use super::{
     choices,
@@ -18,53 +10,8 @@ use super::{
     target,
 };
 
-/// So many Services that ask for Maglev, each with its own endpoint choice.
-fn many(services: usize) -> String {
-    let mut text = service(Some("maglev")) + &slices(&even(0..3));
-    for number in 0..services {
-        write!(
-            text,
-            "
----
-apiVersion: v1
-kind: Service
-metadata: {{name: s{number}, annotations: {{switchyard/lb-algorithm: maglev}}}}
-spec: {{clusterIP: 10.96.{}.{}, ports: [{{name: t, port: 80}}]}}
-{}",
-            10 + number / 200,
-            number % 200,
-            slices_of(&format!("s{number}"), &even([number % 4]))
-        )
-        .unwrap();
-    }
-    text
-}
-
 fn nft(node: &NetNs, program: &str, arguments: &[&str]) -> String {
     node.output(program, arguments, "").unwrap()
-}
-
-/// As many for 300 Services as for ten.
-#[test]
-fn chains_do_not_grow_with_services() {
-    let _calm = crate::stay_calm();
-    if !crate::backends().contains(&"nftables") {
-        return test_netns::skipped("nftables is no selected backend");
-    }
-    let mut rig = start("nftables", "chains", many(10), &[]);
-    let chains = |rig: &Rig| {
-        let listed = nft(&rig.topology.node().namespace, "nft", &["list", "chains"]);
-        listed.lines().filter(|line| line.trim_start().starts_with("chain ")).count()
-    };
-    settle(&mut rig, 1);
-    let with_ten = chains(&rig);
-    assert!(with_ten > 10, "{with_ten} chains");
-    rig.write(MANIFESTS, &many(300)).unwrap();
-    settle(&mut rig, 2);
-    let to = [target("tcp://10.96.11.99:80"), target("tcp://[fd00:10:96::10]:80")];
-    let expect = Expectation::Reaches(Reaches::all_of([server(299 % 4)]));
-    rig.check(&[ProbePlan::new(&["client"], &to[..1], expect)]).unwrap();
-    assert_eq!(chains(&rig), with_ten);
 }
 
 /// The fields of a Service for both families, with its number at the end of its addresses.
