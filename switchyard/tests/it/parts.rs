@@ -43,7 +43,7 @@ fn service(ip: &str, mut spec: Value) -> Service {
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
-fn slice(ip: &str, protocol: &str) -> EndpointSlice {
+fn slice(ip: &str) -> EndpointSlice {
     serde_json::from_value(json!({
         "metadata": {
             "name": "web-1",
@@ -51,7 +51,7 @@ fn slice(ip: &str, protocol: &str) -> EndpointSlice {
             "labels": {"kubernetes.io/service-name": "web"},
         },
         "addressType": "IPv4",
-        "ports": [{"name": "main", "port": 8080, "protocol": protocol}],
+        "ports": [{"name": "t", "port": 8080}, {"name": "u", "port": 8080, "protocol": "UDP"}],
         "endpoints": [{"addresses": [ip], "nodeName": NODE, "conditions": {"ready": true}}],
     }))
     .unwrap()
@@ -67,116 +67,80 @@ fn serve(service: Service, slice: EndpointSlice, set: impl FnOnce(Builder) -> Bu
     proxy
 }
 
-/// A conntrack entry keeps a UDP flow at an endpoint that is gone, whatever the rules are.
 #[test]
-fn a_flow_leaves_an_endpoint_that_is_gone() {
-    for conntrack in [true, false] {
+fn parts_that_are_left_out_do_nothing() {
+    const SETTING: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+    for is_on in [true, false] {
         in_namespace(|| {
+            let server = TcpListener::bind("192.0.2.1:8080").unwrap();
             let servers = ["192.0.2.1", "192.0.2.2"].map(|ip| {
                 let socket = UdpSocket::bind((ip, 8080)).unwrap();
                 socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
                 socket
             });
             let receives = |server: usize| servers[server].recv_from(&mut [0; 9]).is_ok();
-            let dns = service(
-                "10.96.0.53",
-                json!({"ports": [{"name": "main", "port": 53, "protocol": "UDP"}]}),
-            );
-            let proxy = serve(dns, slice("192.0.2.1", "UDP"), |it| it.conntrack(conntrack));
+            let spec = json!({
+                "type": "LoadBalancer",
+                "externalTrafficPolicy": "Local",
+                "healthCheckNodePort": 30999,
+                "ports": [
+                    {"name": "t", "port": 80, "nodePort": 30080},
+                    {"name": "u", "port": 53, "nodePort": 30053, "protocol": "UDP"},
+                ],
+            });
+            let proxy = serve(service("10.96.0.10", spec), slice("192.0.2.1"), |it| match is_on {
+                true => it,
+                false => it.conntrack(false).health_checks(false).localhost(false),
+            });
+            let setting = fs::read_to_string(SETTING).unwrap();
+            let connects = TcpStream::connect("127.0.0.1:30080").is_ok();
+            assert_eq!((connects, setting.trim() == "1"), (is_on, is_on));
             let client = UdpSocket::bind("192.0.2.1:0").unwrap();
-            let send = || client.send_to(b"x", "10.96.0.53:53").unwrap();
+            let send = || client.send_to(b"x", "10.96.0.10:53").unwrap();
             until("the first endpoint receives", || {
                 send();
                 receives(0)
             });
             let mut reports = proxy.reports();
-            proxy.apply(slice("192.0.2.2", "UDP")).unwrap();
+            proxy.apply(slice("192.0.2.2")).unwrap();
             let _: SyncReport = reports.blocking_recv().unwrap();
-            if conntrack {
+            if is_on {
+                // A conntrack entry keeps a UDP flow at its endpoint, whatever the rules are.
                 until("the second endpoint receives", || {
                     send();
                     receives(1)
+                });
+                until("an answer", || {
+                    health().is_some_and(|it| it.contains("\"localEndpoints\": 1"))
                 });
             } else {
                 thread::sleep(Duration::from_millis(500));
                 send();
                 assert!(!receives(1) && receives(0), "nobody has removed the entry");
+                assert_eq!(health(), None);
             }
-        });
-    }
-}
-
-#[test]
-fn a_health_check_node_port_is_answered() {
-    for health_checks in [true, false] {
-        in_namespace(|| {
-            let web = service(
-                "10.96.0.10",
-                json!({
-                    "type": "LoadBalancer",
-                    "externalTrafficPolicy": "Local",
-                    "healthCheckNodePort": 30999,
-                    "ports": [{"name": "main", "port": 80, "nodePort": 30080}],
-                }),
-            );
-            let _proxy =
-                serve(web, slice("192.0.2.1", "TCP"), |it| it.health_checks(health_checks));
-            let ask = || {
-                let mut stream = TcpStream::connect("192.0.2.1:30999").ok()?;
-                stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).ok()?;
-                Some(answer)
-            };
-            if health_checks {
-                until("an answer", || {
-                    ask().is_some_and(|answer| {
-                        answer.starts_with("HTTP/1.") && answer.contains("\"localEndpoints\": 1")
-                    })
-                });
-            } else {
-                thread::sleep(Duration::from_millis(300));
-                assert_eq!(ask(), None);
-            }
-        });
-    }
-}
-
-#[test]
-fn a_node_port_is_served_on_localhost() {
-    const SETTING: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
-    let setting = || fs::read_to_string(SETTING).unwrap().trim().to_owned();
-    for localhost in [true, false] {
-        in_namespace(|| {
-            let server = TcpListener::bind("192.0.2.1:8080").unwrap();
-            let web = service(
-                "10.96.0.10",
-                json!({
-                    "type": "NodePort",
-                    "ports": [{"name": "main", "port": 80, "nodePort": 30080}],
-                }),
-            );
-            assert_eq!(setting(), "0");
-            let with = |it: Builder| if localhost { it } else { it.localhost(false) };
-            let proxy = serve(web, slice("192.0.2.1", "TCP"), with);
-            let connects = || TcpStream::connect("127.0.0.1:30080").is_ok();
-            assert_eq!(
-                (connects(), setting().as_str()),
-                (localhost, ["0", "1"][usize::from(localhost)])
-            );
             drop(server);
             proxy.clean_up().unwrap();
         });
     }
 }
 
+/// The answer of the health check node port.
+fn health() -> Option<String> {
+    let mut stream = TcpStream::connect("192.0.2.1:30999").ok()?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
 /// A program with proxies in several namespaces may end them from any thread.
 #[test]
 fn a_clean_up_is_one_of_the_proxys_namespace() {
     let started = test_netns::in_namespace(|| {
-        let web = service("10.96.0.10", json!({"ports": [{"name": "main", "port": 80}]}));
+        let web = service("10.96.0.10", json!({"ports": [{"name": "t", "port": 80}]}));
         let namespace = fs::File::open("/proc/thread-self/ns/net").unwrap();
-        Some((serve(web, slice("192.0.2.1", "TCP"), |it| it.localhost(false)), namespace))
+        Some((serve(web, slice("192.0.2.1"), |it| it.localhost(false)), namespace))
     });
     let (proxy, namespace) = started.unwrap();
     let path = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
