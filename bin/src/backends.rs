@@ -156,17 +156,10 @@ mod tests {
     use switchyard_userspace::{CaptureMode, forwarder::ForwarderConfig};
 
     use super::*;
-    use crate::config::cli;
-
-    fn load(arguments: &[&str]) -> Loaded {
-        let program = ["switchyard", "--hostname-override=node-1"];
-        let arguments = program.iter().chain(arguments).map(Into::into);
-        let flags = cli::parse(arguments).unwrap().flags;
-        crate::config::load(&flags, &MODES).unwrap()
-    }
+    use crate::config::testing::loaded;
 
     fn with_defaults() -> Vec<Arc<dyn Backend>> {
-        all(&load(&[]), &SharedAddresses::default(), &Arc::default()).unwrap()
+        all(&loaded(&[]), &SharedAddresses::default(), &Arc::default()).unwrap()
     }
 
     fn modes(backends: &[Arc<dyn Backend>]) -> Vec<Mode> {
@@ -182,7 +175,7 @@ mod tests {
     fn ipvs_mode_has_what_is_configured() {
         let families = PerFamily { v4: true, v6: false };
         let config = |arguments: &[&str]| {
-            let settings = load(arguments).with_mode(Mode::IPVS).unwrap();
+            let settings = loaded(arguments).with_mode(Mode::IPVS).unwrap();
             ipvs_config(&settings.backend, families)
         };
         let mut expected = IpvsConfig::default();
@@ -216,7 +209,7 @@ mod tests {
 
     #[test]
     fn ipvs_mode_learns_the_addresses_of_the_api_server() {
-        let settings = load(&["--proxy-mode=ipvs"]).with_mode(Mode::IPVS).unwrap().backend;
+        let settings = loaded(&["--proxy-mode=ipvs"]).with_mode(Mode::IPVS).unwrap().backend;
         let made = ipvs_config(&settings, PerFamily { v4: true, v6: true });
         settings.ipvs.api_addresses.lock().insert([192, 0, 2, 7].into());
         assert!(made.never_bound.lock().contains(&[192, 0, 2, 7].into()));
@@ -226,7 +219,7 @@ mod tests {
     fn userspace_mode_has_what_is_configured() {
         let families = PerFamily { v4: true, v6: false };
         let config = |arguments: &[&str]| {
-            let settings = load(arguments).with_mode(Mode::USERSPACE).unwrap();
+            let settings = loaded(arguments).with_mode(Mode::USERSPACE).unwrap();
             userspace_config(&settings.backend, families)
         };
         let unnamed = config(&[]);

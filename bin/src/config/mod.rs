@@ -28,3 +28,24 @@ pub use self::{
     error::ConfigError,
     load::{Loaded, complete, load, log_flags},
 };
+
+/// Configurations from arguments.
+#[cfg(test)]
+pub mod testing {
+    use std::{ffi::OsString, iter};
+
+    use super::{Loaded, cli, flags::Flags, load, settings::MODES};
+
+    pub fn flags(program: &str, arguments: &[impl AsRef<str>]) -> Flags {
+        let arguments = arguments.iter().map(AsRef::as_ref);
+        let all: Vec<OsString> = iter::once(program).chain(arguments).map(Into::into).collect();
+        cli::parse(all).unwrap_or_else(|error| panic!("{error}")).flags
+    }
+
+    /// Loads the configuration of the node `node-1`.
+    pub fn loaded(arguments: &[&str]) -> Loaded {
+        let all = [&["--hostname-override=node-1"], arguments].concat();
+        load(&flags("switchyard", &all), &MODES)
+            .unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+    }
+}

@@ -226,7 +226,7 @@ mod tests {
             ("--hostname-override=", "b", "hostnameOverride in"),
             ("--v=0", "", "the host's"),
         ] {
-            let flags = config::cli::parse(["switchyard", argument].map(Into::into)).unwrap().flags;
+            let flags = config::testing::flags("switchyard", &[argument]);
             let mut loaded = config::load(&flags, &backends::MODES).unwrap();
             loaded.config.hostname_override = in_file.to_owned();
             assert!(name_from(&flags, &loaded).contains(expected), "{argument}");

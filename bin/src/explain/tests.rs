@@ -42,8 +42,7 @@ fn an_empty_flag_turns_the_socket_off() {
         (&["--service-proxy-name=pilot", "--local-socket=/s"], "/s"),
         (&["--local-socket="], ""),
     ] {
-        let all = ["switchyard"].iter().chain(arguments).map(Into::into);
-        let flags = config::cli::parse(all.collect::<Vec<_>>()).unwrap().flags;
+        let flags = config::testing::flags("switchyard", arguments);
         assert_eq!(socket(&flags), Path::new(expected), "{arguments:?}");
     }
 }

@@ -196,8 +196,7 @@ fn all_of(nets: &[IpNet], family: IpFamily) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::MODES;
-    use crate::config::cli;
+    use crate::config::testing::loaded;
 
     const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
     const V4: PerFamily<bool> = PerFamily { v4: true, v6: false };
@@ -208,9 +207,7 @@ mod tests {
         pod_cidrs: &[&str],
         can: PerFamily<bool>,
     ) -> Verdict {
-        let program = ["switchyard", "--proxy-mode=nftables", "--hostname-override=node-1"];
-        let all = program.iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
-        let loaded = crate::config::load(&cli::parse(all).unwrap().flags, &MODES).unwrap();
+        let loaded = loaded(&[&["--proxy-mode=nftables"], arguments].concat());
         let mut facts = NodeFacts::default();
         facts.addresses = ips.iter().map(|ip| ip.parse().unwrap()).collect();
         facts.pod_cidrs = pod_cidrs.iter().map(|net| net.parse().unwrap()).collect();

@@ -249,15 +249,11 @@ fn loopback(family: IpFamily) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::cli;
-
     use super::*;
-    use crate::backends::MODES;
+    use crate::config::testing::loaded;
 
     fn watch(arguments: &[&str]) -> NodeWatch {
-        let program = ["switchyard", "--proxy-mode=nftables", "--hostname-override=node-1"];
-        let all = program.iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
-        let loaded = crate::config::load(&cli::parse(all).unwrap().flags, &MODES).unwrap();
+        let loaded = loaded(&[&["--proxy-mode=nftables"], arguments].concat());
         let supported = PerFamily { v4: true, v6: false };
         NodeWatch::new(NodeChecks::new(&loaded.config, &loaded.settings, supported))
     }

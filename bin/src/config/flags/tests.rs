@@ -4,13 +4,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use super::{CalledAs, Flag, Flags, Kind, Sets, Status, reference, table::FLAGS, value};
-use crate::config::{self, cli, settings::MODES};
-
-fn parsed(program: &str, arguments: &[String]) -> Flags {
-    let all = std::iter::once(program.into()).chain(arguments.iter().map(Into::into));
-    let all: Vec<std::ffi::OsString> = all.collect();
-    cli::parse(all).unwrap_or_else(|error| panic!("{arguments:?}: {error}")).flags
-}
+use crate::config::{self, cli, settings::MODES, testing::flags};
 
 /// A value that is not the default, as text.
 fn other_value(flag: &Flag) -> &'static str {
@@ -80,7 +74,7 @@ fn the_table_is_sound() {
 
 #[test]
 fn each_flag_has_the_default_it_says() {
-    let nothing = parsed("kube-proxy", &[]);
+    let nothing = flags("kube-proxy", &[""; 0]);
     for flag in FLAGS.iter().filter(|flag| !matches!(flag.status, Status::Gone(_))) {
         let Some(path) = path(flag) else { continue };
         if flag.default.is_empty() || matches!(flag.sets, Sets::PortOf(_)) {
@@ -99,12 +93,12 @@ fn each_flag_sets_its_field() {
     for flag in FLAGS {
         let Some(path) = path(flag) else { continue };
         let company: Vec<String> = company(flag).iter().map(|&flag| flag.to_owned()).collect();
-        let before = field(&parsed("kube-proxy", &company), &path);
+        let before = field(&flags("kube-proxy", &company), &path);
         let value = other_value(flag);
         for name in [flag.name.to_owned(), flag.name.replace('-', "_")] {
             let mut arguments = company.clone();
             arguments.push(format!("--{name}={value}"));
-            let after = field(&parsed("kube-proxy", &arguments), &path);
+            let after = field(&flags("kube-proxy", &arguments), &path);
             if flag.name == "proxy-port-range" {
                 assert_eq!(after, value, "it is kept for those who read it");
             }
@@ -129,7 +123,7 @@ fn every_flag_is_taken_in_every_form() {
             forms.push(vec![format!("-{letter}{value}")]);
         }
         for arguments in forms {
-            let flags = parsed("switchyard", &arguments);
+            let flags = flags("switchyard", &arguments);
             let [given] = &flags.given[..] else { panic!("{arguments:?}: {flags:?}") };
             assert_eq!(given.name, flag.name);
             let alone = arguments == [format!("--{}", flag.name)];
@@ -165,7 +159,7 @@ fn beside_a_file_kube_proxys_flags_count_for_little() {
         "--vmodule=flag=2",
     ]
     .map(str::to_owned);
-    let loaded = config::load(&parsed("/usr/local/bin/kube-proxy", &arguments), &MODES).unwrap();
+    let loaded = config::load(&flags("/usr/local/bin/kube-proxy", &arguments), &MODES).unwrap();
     let config = &loaded.config;
     assert_eq!(config.cluster_cidr, "10.9.0.0/16");
     assert_eq!(config.mode, "nftables");
@@ -182,7 +176,7 @@ fn beside_a_file_kube_proxys_flags_count_for_little() {
           --kubeconfig, --healthz-port, --proxy-mode, --cluster-cidr"]
     );
 
-    let loaded = config::load(&parsed("/usr/bin/switchyard", &arguments), &MODES).unwrap();
+    let loaded = config::load(&flags("/usr/bin/switchyard", &arguments), &MODES).unwrap();
     assert_eq!(loaded.config.cluster_cidr, "10.1.0.0/16");
     assert_eq!(loaded.config.mode, "iptables");
     assert_eq!(loaded.config.client_connection.kubeconfig, "/k");
@@ -202,9 +196,7 @@ fn the_programs_name_decides() {
 #[test]
 fn ports_have_flags_of_their_own() {
     let servers = |arguments: &[&str]| {
-        let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
-        config::load(&parsed("kube-proxy", &arguments), &MODES)
-            .map(|loaded| loaded.settings.servers)
+        config::load(&flags("kube-proxy", arguments), &MODES).map(|loaded| loaded.settings.servers)
     };
     let healthz = |arguments: &[&str]| servers(arguments).unwrap().healthz.map(|a| a.to_string());
     assert_eq!(healthz(&["--healthz-port=1"]).unwrap(), "0.0.0.0:1");

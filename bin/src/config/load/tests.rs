@@ -12,10 +12,10 @@ use tempfile::NamedTempFile;
 use super::*;
 use crate::{
     config::{
-        cli,
         flags::Precedence,
         release,
         settings::{ClientSettings, IpvsSettings, MODES, SourceSettings},
+        testing::flags,
     },
     klog::LogFormat,
 };
@@ -33,26 +33,17 @@ fn file(text: &str) -> NamedTempFile {
     file
 }
 
-fn flags(arguments: &[&str]) -> Flags {
-    called("switchyard", arguments)
-}
-
-fn called(program: &str, arguments: &[&str]) -> Flags {
-    let arguments = [program].iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
-    cli::parse(arguments).unwrap_or_else(|error| panic!("{error}")).flags
-}
-
 /// Loads `text` as the file, with these flags besides.
 fn with_file(text: &str, arguments: &[&str]) -> Result<Loaded, ConfigError> {
     let file = file(text);
     let config = format!("--config={}", file.path().display());
     let mut all = vec![config.as_str()];
     all.extend(arguments);
-    load(&flags(&all), &MODES)
+    load(&flags("switchyard", &all), &MODES)
 }
 
 fn with_flags(arguments: &[&str]) -> Settings {
-    load(&flags(arguments), &MODES)
+    load(&flags("switchyard", arguments), &MODES)
         .unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
         .settings
 }
@@ -418,9 +409,9 @@ fn inactive_modes_are_not_checked() {
 
 #[test]
 fn names_and_files_that_are_no_good() {
-    let error = load(&flags(&["--hostname-override=  "]), &MODES).unwrap_err();
+    let error = load(&flags("switchyard", &["--hostname-override=  "]), &MODES).unwrap_err();
     assert_eq!(error.to_string(), "failed complete: empty hostname-override is invalid");
-    let error = load(&flags(&["--config=/does/not/exist"]), &MODES).unwrap_err();
+    let error = load(&flags("switchyard", &["--config=/does/not/exist"]), &MODES).unwrap_err();
     assert_eq!(
         ErrorChain(&error).to_string(),
         "failed complete: cannot read the configuration file /does/not/exist: \
