@@ -160,7 +160,7 @@ pub fn run(
         addresses: (mode == Mode::IPVS).then(|| settings.backend.ipvs.api_addresses.clone()),
         names: Arc::default(),
     };
-    let (watches, names) = (Arc::new(link.watches.clone()), Arc::clone(&link.names));
+    let (watches, names) = (link.watches.clone(), Arc::clone(&link.names));
     let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, &loaded.config));
     let healthz = HealthzHandler::new(proxy.health(), Arc::clone(&metrics), watches.clone());
     let status = StatusSources {

@@ -7,12 +7,10 @@
 //! ```
 //!
 //! The module knows no backend: counts of rules are in the reports of syncs
-//! ([`SyncReport`](switchyard_core::proxier::SyncReport)). The state of the watches of the API server
-//! comes through [`watches::Watches`].
+//! ([`SyncReport`](switchyard_core::proxier::SyncReport)).
 
 pub mod conntrack;
 pub mod engine_observer;
 pub mod http;
 pub mod metrics;
 pub mod status;
-pub mod watches;

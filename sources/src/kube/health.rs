@@ -54,6 +54,16 @@ impl WatchHealth {
         self.with(kind, |state| state.is_synced)
     }
 
+    /// Makes a watch one that has just failed, was heard from this long ago, and has been refused
+    /// for this long.
+    #[cfg(feature = "testing")]
+    pub fn set(&self, kind: Kind, heard: Option<Duration>, unauthorized: Option<Duration>) {
+        let now = Instant::now();
+        let [heard, unauthorized] = [heard, unauthorized].map(|age| age.map(|age| now - age));
+        let failed = Some((now, String::new()));
+        self.with(kind, |state| *state = State { heard, failed, unauthorized, is_synced: false });
+    }
+
     /// Returns the handle with which the watch of a kind records its state.
     pub(crate) fn pulse(&self, kind: Kind) -> Pulse {
         Pulse { health: self.clone(), kind }

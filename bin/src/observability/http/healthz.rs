@@ -12,9 +12,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use switchyard::health::{HealthReport, ProxyHealth};
 use switchyard_core::objects::Kind;
+use switchyard_sources::kube::WatchHealth;
 
 use super::{Answer, Handler, JSON, answer, not_found};
-use crate::observability::{metrics::Metrics, watches::Watches};
+use crate::observability::metrics::Metrics;
 
 /// The text of Go's zero time.
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -34,7 +35,7 @@ const UNAUTHORIZED_AFTER: Duration = Duration::from_secs(600);
 pub struct HealthzHandler {
     health: Arc<ProxyHealth>,
     metrics: Arc<Metrics>,
-    watches: Arc<dyn Watches>,
+    watches: WatchHealth,
 }
 
 impl HealthzHandler {
@@ -44,7 +45,7 @@ impl HealthzHandler {
     /// again without its API server has nothing to serve. A silent watch that is not retried makes
     /// the proxy unhealthy. `/readyz`, which kube-proxy does not have, is as `/livez`, and fails
     /// before the first sync, too: a rollout must not go on before.
-    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: Arc<dyn Watches>) -> Self {
+    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: WatchHealth) -> Self {
         Self { health, metrics, watches }
     }
 }
@@ -52,7 +53,7 @@ impl HealthzHandler {
 impl Handler for HealthzHandler {
     fn answer(&self, request: &Request<Bytes>) -> Answer {
         let mut report = self.health.report(Instant::now());
-        let watches = WatchReport::new(self.watches.as_ref());
+        let watches = WatchReport::new(&self.watches);
         report.problems.extend(watches.problems);
         let healthy = report.healthy() && !watches.stuck;
         let node_eligible = report.node_eligible;
@@ -118,10 +119,11 @@ struct WatchReport {
 }
 
 impl WatchReport {
-    fn new(watches: &dyn Watches) -> Self {
+    fn new(watches: &WatchHealth) -> Self {
         let mut report = Self::default();
         for kind in Kind::ALL {
-            report.add(kind, watches.silence(kind), watches.last_failure(kind));
+            let failure = watches.failed(kind).map(|(age, _)| age);
+            report.add(kind, watches.heard(kind), failure);
         }
         if let Some(age) = unauthorized(watches).filter(|age| *age > UNAUTHORIZED_AFTER) {
             let seconds = age.as_secs();
@@ -146,9 +148,9 @@ impl WatchReport {
 
 /// Returns the time for which all watches have been refused as unauthorized. Watches that never
 /// existed, or are absent, do not count.
-fn unauthorized(watches: &dyn Watches) -> Option<Duration> {
+fn unauthorized(watches: &WatchHealth) -> Option<Duration> {
     let exists =
-        |kind: &Kind| watches.silence(*kind).is_some() || watches.unauthorized(*kind).is_some();
+        |kind: &Kind| watches.heard(*kind).is_some() || watches.unauthorized(*kind).is_some();
     let ages = Kind::ALL.into_iter().filter(exists).map(|kind| watches.unauthorized(kind));
     // A watch that is not refused makes the result `None`.
     ages.collect::<Option<Vec<Duration>>>()?.into_iter().min()
@@ -246,32 +248,8 @@ mod tests {
         assert_eq!(watches.problems[1], "no news of Node objects for 7200 s: the watch is stuck");
     }
 
-    /// Watches with these times of silence and of refusals, by the index of the kind.
-    struct Refused([(Option<u64>, Option<u64>); Kind::ALL.len()]);
-
-    impl Refused {
-        fn of(&self, kind: Kind) -> (Option<Duration>, Option<Duration>) {
-            let index = Kind::ALL.iter().position(|other| *other == kind).unwrap();
-            let (silence, unauthorized) = self.0[index];
-            (silence.map(Duration::from_secs), unauthorized.map(Duration::from_secs))
-        }
-    }
-
-    impl Watches for Refused {
-        fn silence(&self, kind: Kind) -> Option<Duration> {
-            self.of(kind).0
-        }
-
-        fn last_failure(&self, _: Kind) -> Option<Duration> {
-            Some(Duration::from_secs(7))
-        }
-
-        fn unauthorized(&self, kind: Kind) -> Option<Duration> {
-            self.of(kind).1
-        }
-    }
-
-    #[tokio::test]
+    /// Watches by the seconds since they were heard from, and for which they have been refused.
+    #[tokio::test(start_paused = true)]
     async fn refused_credentials_are_reported_and_end_nothing() {
         let refused = (Some(700), Some(601));
         let absent = (None, None);
@@ -289,11 +267,14 @@ mod tests {
         ] {
             let health = health(None);
             health.set_node_eligible(true);
-            let handler = HealthzHandler::new(
-                Arc::new(health),
-                Arc::new(Metrics::for_tests()),
-                Arc::new(Refused(watches)),
-            );
+            let record = WatchHealth::new();
+            for (kind, (heard, unauthorized)) in Kind::ALL.into_iter().zip(watches) {
+                let [heard, unauthorized] =
+                    [heard, unauthorized].map(|it| it.map(Duration::from_secs));
+                record.set(kind, heard, unauthorized);
+            }
+            let metrics = Arc::new(Metrics::for_tests());
+            let handler = HealthzHandler::new(Arc::new(health), metrics, record);
             for path in ["/livez", "/healthz"] {
                 let answer = handler.answer(&get(path));
                 assert_eq!(answer.status().as_u16(), 200, "{path} {watches:?}");

@@ -163,7 +163,7 @@ impl Metrics {
 
     /// Returns the same with the state of the watches, and of a client with objects.
     pub fn exposition(&self, status: &StatusSources) -> String {
-        self.watches_heard(|kind| status.watches.silence(kind));
+        self.watches_heard(|kind| status.watches.heard(kind));
         status.client.state().into_iter().for_each(|client| self.client_is(client));
         self.text()
     }

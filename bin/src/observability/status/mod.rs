@@ -12,8 +12,9 @@ use std::{
 use serde::Serialize;
 use switchyard::health::ProxyHealth;
 use switchyard_core::objects::Kind;
+use switchyard_sources::kube::WatchHealth;
 
-use super::{conntrack::TableUsage, watches::Watches};
+use super::conntrack::TableUsage;
 use crate::{
     config::release,
     objects::{ClientHealth, ClientState},
@@ -89,7 +90,7 @@ pub struct StatusSources {
     /// The use of connection tracking's table.
     pub table: Arc<TableUsage>,
     /// The watches on the API server.
-    pub watches: Arc<dyn Watches>,
+    pub watches: WatchHealth,
     /// The client of `--objects-socket`.
     pub client: ClientHealth,
     pub node: String,
@@ -109,7 +110,7 @@ impl StatusSources {
         }
         let watches: Vec<WatchState> = Kind::ALL
             .into_iter()
-            .filter_map(|kind| Some((kind, self.watches.silence(kind)?)))
+            .filter_map(|kind| Some((kind, self.watches.heard(kind)?)))
             .map(|(kind, silence)| WatchState {
                 kind: kind.as_str(),
                 seconds_silent: silence.as_secs(),

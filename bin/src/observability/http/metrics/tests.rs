@@ -28,7 +28,7 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
         board: Arc::default(),
         health: Arc::new(ProxyHealth::new(Duration::from_secs(60))),
         table: Arc::clone(metrics.table_usage()),
-        watches: Arc::new(WatchHealth::new()),
+        watches: WatchHealth::new(),
         client: Default::default(),
         node: "node-1".to_owned(),
     };
