@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, UdpSocket},
+    net::{TcpListener, UdpSocket},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -12,13 +12,13 @@ use std::{
 
 use serde_json::Value;
 use switchyard_core::testing::check_schema;
-use switchyard_kernel::netlink::{Socket, Writer, flags, nfnetlink};
 use tempfile::TempDir;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
     namespace::{METRICS, Namespace},
     standin::{Cluster, run},
+    table,
     unprivileged::{AS_USER, Place},
 };
 
@@ -310,58 +310,12 @@ fn checks_that_cannot_be_made_say_so() {
 fn fill(namespace: &Namespace, to: &str, from: u32, share: u32) -> u32 {
     let limit = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap();
     let end = limit.trim().parse::<u32>().unwrap() / 100 * share;
-    let to: SocketAddr = to.parse().unwrap();
-    let add = || {
-        // NETLINK_NETFILTER
-        let mut socket = Socket::open(12).unwrap();
-        let numbers: Vec<u32> = (from..end).collect();
-        for batch in numbers.chunks(250) {
-            let mut writer = Writer::new();
-            let first = socket.sequences(batch.len() as u32);
-            let last = first + batch.len() as u32 - 1;
-            for (sequence, number) in (first..).zip(batch) {
-                let [_, high, middle, low] = number.to_be_bytes();
-                let client = SocketAddr::from(([10, high, middle, low], 4000));
-                let ack = if sequence == last { flags::ACK } else { 0 };
-                write(&mut writer, client, to, flags::CREATE | flags::EXCLUSIVE | ack, sequence);
-            }
-            assert_eq!(socket.batch(writer.as_slice(), last).unwrap(), []);
-        }
+    let flow = |number: u32| {
+        let [_, high, middle, low] = number.to_be_bytes();
+        table::flow("TCP", &format!("10.{high}.{middle}.{low}:4000"), to, to)
     };
-    namespace.0.run(add).unwrap();
+    namespace.0.run(|| table::add_all((from..end).map(flow))).unwrap();
     end
-}
-
-/// Appends the request to make an entry that the kernel does not end early.
-fn write(writer: &mut Writer, client: SocketAddr, to: SocketAddr, flags: u16, sequence: u32) {
-    const NEW: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 0);
-    const STATUS: u16 = 3;
-    /// `IPS_SEEN_REPLY`, `IPS_ASSURED`, `IPS_CONFIRMED`
-    const ASSURED: u32 = 2 | 4 | 8;
-    const TIMEOUT: u16 = 7;
-    let octets = |address: SocketAddr| match address.ip() {
-        std::net::IpAddr::V4(ip) => ip.octets(),
-        std::net::IpAddr::V6(_) => panic!("{address}"),
-    };
-    writer.message(NEW, flags, sequence, |w| {
-        // AF_INET
-        nfnetlink::header(w, 2, 0);
-        for (kind, from, to) in [(1, client, to), (2, to, client)] {
-            w.nest(kind, |w| {
-                w.nest(1, |w| {
-                    w.attribute(1, &octets(from));
-                    w.attribute(2, &octets(to));
-                });
-                w.nest(2, |w| {
-                    w.u8(1, 6);
-                    w.be16(2, from.port());
-                    w.be16(3, to.port());
-                });
-            });
-        }
-        w.be32(STATUS, ASSURED);
-        w.be32(TIMEOUT, 3600);
-    });
 }
 
 #[test]

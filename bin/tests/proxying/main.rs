@@ -26,6 +26,9 @@ mod service_health;
 mod signals;
 mod standin;
 mod start;
+#[expect(dead_code, reason = "not all of it is needed here")]
+#[path = "../../../kernel/tests/it/conntrack/table.rs"]
+mod table;
 mod top;
 mod trace;
 mod unprivileged;

@@ -11,6 +11,10 @@ use switchyard_kernel::netlink::{Attribute, Socket, Writer, flags, nfnetlink};
 const CT_NEW: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 0);
 const CT_GET: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 1);
 
+/// `IPS_SEEN_REPLY`, `IPS_ASSURED` and `IPS_CONFIRMED`: a full table does not end such an entry
+/// early.
+const ASSURED: u32 = 2 | 4 | 8;
+
 /// A flow: from whom, to what destination, and who answers instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
@@ -67,6 +71,7 @@ fn write(writer: &mut Writer, flow: &Flow, flags: u16, sequence: u32) {
         nfnetlink::header(w, family as u8, 0);
         write_tuple(w, 1, flow.protocol, flow.client, flow.to);
         write_tuple(w, 2, flow.protocol, flow.by, seen_by_endpoint(flow));
+        w.be32(3, ASSURED);
         w.be32(7, 3600);
         if flow.zone != 0 {
             w.be16(18, flow.zone);
