@@ -11,7 +11,6 @@ mod from_k8s_openapi;
 mod health_checks;
 mod lb_algorithms;
 mod node;
-mod node_wait;
 mod properties;
 mod proxy_protocol;
 mod reconfiguring;

@@ -4,6 +4,7 @@ mod capabilities;
 mod conflicting;
 mod external_changes;
 mod lists;
+mod node_wait;
 mod refusals;
 mod retries;
 mod revisits;
@@ -31,7 +32,7 @@ use switchyard_core::{
     },
     runner::{EngineEvent, Input, Pace, Runner, RunnerConfig, SyncOutcome},
     testing::{Builder, NODE, endpoint, list, node, service, slice},
-    track::Tracker,
+    track::{NodeFacts, Tracker},
     transition::Transition,
 };
 use tokio::{
@@ -92,6 +93,8 @@ struct Log {
     /// that do not get what they ask for.
     degraded: Vec<(Vec<DegradedPort>, usize, PerFamily<usize>)>,
     replaced_defaults: Vec<String>,
+    /// Syncs, and events of the wait for the Node.
+    lines: Arc<Mutex<Vec<String>>>,
 }
 
 struct Recorder {
@@ -111,6 +114,7 @@ impl Proxier for Recorder {
         let mut report = SyncReport::default();
         let (takes, succeeds) = {
             let mut log = self.log.lock().unwrap();
+            log.add("sync".to_owned());
             let at = self.start.elapsed().as_millis();
             for port in change.ports().filter_map(|change| change.after) {
                 if *port.id.name.service.name == *log.degrades {
@@ -149,7 +153,15 @@ impl Proxier for Recorder {
     }
 }
 
+fn facts(node: Option<&NodeFacts>) -> String {
+    node.map_or("no Node".to_owned(), |node| format!("{:?} {:?}", node.addresses, node.pod_cidrs))
+}
+
 impl Log {
+    fn add(&self, line: String) {
+        self.lines.lock().unwrap().push(line);
+    }
+
     fn note(&mut self, event: &EngineEvent<'_>) {
         match event {
             EngineEvent::Rejected(problem) => self.rejected.push(problem.to_string()),
@@ -185,6 +197,14 @@ impl Log {
                 assert!(!change.is_empty() || self.asks_to_be_revisited);
                 self.failed.push(error.to_string());
             }
+            EngineEvent::WaitingFor(missing) => {
+                self.add(format!("waiting for {}", missing.as_str()));
+            }
+            EngineEvent::GaveUp { missing, node } => {
+                self.add(format!("gave up {}: {}", missing.as_str(), facts(*node)));
+            }
+            EngineEvent::NodeRefused(node) => self.add(format!("refused: {}", facts(*node))),
+            EngineEvent::NodeChanged(node) => self.add(format!("changed: {}", facts(*node))),
             EngineEvent::NodeEligible(is_eligible) => self.eligible.push(*is_eligible),
             _ => {}
         }

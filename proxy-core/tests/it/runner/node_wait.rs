@@ -1,8 +1,6 @@
-//! The objects that the first sync waits for, on a paused clock: lists, the Node, its addresses,
-//! its podCIDRs.
+//! The objects that the first sync waits for: lists, the Node, its addresses, its podCIDRs.
 
 use std::{
-    future::pending,
     mem,
     sync::{Arc, Mutex},
     time::Duration,
@@ -11,71 +9,14 @@ use std::{
 use serde_json::json;
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    objects::{Event, Kind},
-    proxier::{Mode, Profile, Proxier, ProxierError, SyncReport},
-    runner::{EngineEvent, Input, NodeCheck, NodePatience, Observer, Runner, RunnerConfig},
+    objects::Kind,
+    runner::{Input, NodeCheck, NodePatience, RunnerConfig},
     testing::{Builder, NODE, list, node},
-    track::{NodeFacts, Tracker},
-    transition::Transition,
+    track::Tracker,
 };
-use tokio::{
-    sync::mpsc::{self, Sender},
-    time::sleep,
-};
+use tokio::time::sleep;
 
-/// Writes down what happens, in order.
-#[derive(Clone, Default)]
-struct Log {
-    lines: Arc<Mutex<Vec<String>>>,
-    refuses: bool,
-}
-
-impl Log {
-    fn add(&self, line: impl Into<String>) {
-        self.lines.lock().unwrap().push(line.into());
-    }
-}
-
-fn text(node: Option<&NodeFacts>) -> String {
-    node.map_or("no Node".to_owned(), |node| format!("{:?} {:?}", node.addresses, node.pod_cidrs))
-}
-
-impl Observer for Log {
-    fn on_event(&self, event: &EngineEvent<'_>) {
-        match event {
-            EngineEvent::WaitingFor(missing) => {
-                self.add(format!("waiting for {}", missing.as_str()));
-            }
-            EngineEvent::GaveUp { missing, node } => {
-                self.add(format!("gave up {}: {}", missing.as_str(), text(*node)));
-            }
-            EngineEvent::NodeRefused(node) => self.add(format!("refused: {}", text(*node))),
-            EngineEvent::NodeChanged(node) => self.add(format!("changed: {}", text(*node))),
-            _ => {}
-        }
-    }
-}
-
-#[async_trait::async_trait]
-impl Proxier for Log {
-    fn profile(&self) -> Profile {
-        Profile::new(Mode::new("log"))
-    }
-
-    async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        self.add("sync");
-        Ok(SyncReport::default())
-    }
-
-    async fn clean_up(&mut self) -> Result<(), ProxierError> {
-        Ok(())
-    }
-}
-
-struct Running {
-    inputs: Sender<Input>,
-    log: Log,
-}
+use super::{Running, facts, pass, start_runner};
 
 /// The parts of the Node that the configuration uses.
 enum Takes {
@@ -85,54 +26,41 @@ enum Takes {
 }
 
 impl Running {
-    fn start(takes: Takes, patience: Option<NodePatience>, refuses: bool) -> Self {
+    fn waiting(takes: Takes, patience: Option<NodePatience>, refuses: bool) -> Self {
         let mut config = NodeConfig::new(NODE);
         match takes {
             Takes::Nothing => {}
             Takes::Address => config.node_port_addresses = vec![NodePortAddressConfig::Primary],
             Takes::PodCidrs => config.local_pods = LocalPodsConfig::NodeCidr,
         }
-        let log = Log { refuses, ..Log::default() };
-        let (backend, observer) = (Box::new(log.clone()), Arc::new(((), log.clone())));
-        let checks = log.clone();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let checks = Arc::clone(&lines);
         let check: NodeCheck = Box::new(move |node| {
-            checks.add(format!("known: {}", text(node)));
-            !checks.refuses
+            checks.lock().unwrap().push(format!("known: {}", facts(node)));
+            !refuses
         });
-        let runner = Runner::new(Tracker::new(config), backend, RunnerConfig::default(), observer)
-            .waiting_for_node(patience, Some(check));
-        let (inputs, received) = mpsc::channel(64);
-        tokio::spawn(runner.run(received, pending()));
-        Self { inputs, log }
-    }
-
-    async fn send(&self, event: Event) {
-        self.inputs.send(Input::Event(event)).await.unwrap();
-    }
-
-    async fn list(&self, kind: Kind, builders: &[Builder]) {
-        self.send(list(kind, builders)).await;
-    }
-
-    async fn list_services(&self) {
-        self.list(Kind::Service, &[]).await;
-        self.list(Kind::EndpointSlice, &[]).await;
+        start_runner(
+            RunnerConfig::default(),
+            |log, tracker| (log.lines, *tracker) = (lines, Tracker::new(config)),
+            |runner| runner.waiting_for_node(patience, Some(check)),
+        )
     }
 
     /// Lists the Nodes: this one, if there is one, and another.
     async fn list_nodes(&self, this: Option<Builder>) {
         let other = node("node-9", "10.0.0.9").set("spec.podCIDRs", json!(["10.9.0.0/24"]));
-        self.list(Kind::Node, &this.into_iter().chain([other]).collect::<Vec<_>>()).await;
+        self.send(list(Kind::Node, this.into_iter().chain([other]).collect::<Vec<_>>())).await;
     }
 
     /// The events since the last call.
     async fn lines(&self) -> Vec<String> {
         // Nothing else runs: what can happen has happened.
-        sleep(Duration::from_millis(1)).await;
-        mem::take(&mut self.log.lines.lock().unwrap())
+        pass(1).await;
+        mem::take(&mut *self.log.lock().unwrap().lines.lock().unwrap())
     }
 }
 
+const NOTHING: [Builder; 0] = [];
 const PATIENCE: Option<NodePatience> = Some(NodePatience::KUBE_PROXY);
 
 fn this(ips: &[&str], pod_cidrs: &[&str]) -> Builder {
@@ -147,11 +75,11 @@ async fn seconds(seconds: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_states_enough_is_not_waited_for() {
-    let running = Running::start(Takes::Address, PATIENCE, false);
+    let running = Running::waiting(Takes::Address, PATIENCE, false);
     assert_eq!(running.lines().await, ["waiting for the list of Services"]);
-    running.list(Kind::Service, &[]).await;
+    running.send(list(Kind::Service, &NOTHING)).await;
     assert_eq!(running.lines().await, ["waiting for the list of EndpointSlices"]);
-    running.list(Kind::EndpointSlice, &[]).await;
+    running.send(list(Kind::EndpointSlice, &NOTHING)).await;
     assert_eq!(running.lines().await, ["waiting for the list of Nodes"]);
     // The list counts, not a single Node, and there is no patience to lose before the list.
     running.send(node("node-9", "10.0.0.9").apply()).await;
@@ -181,8 +109,8 @@ async fn a_node_that_states_enough_is_not_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn addresses_are_waited_for_and_then_given_up() {
-    let running = Running::start(Takes::Address, PATIENCE, false);
-    running.list_services().await;
+    let running = Running::waiting(Takes::Address, PATIENCE, false);
+    running.list(&[]).await;
     running.list_nodes(None).await;
     assert_eq!(
         running.lines().await,
@@ -200,8 +128,8 @@ async fn addresses_are_waited_for_and_then_given_up() {
         (None, "gave up the Node: no Node", "known: no Node"),
         (Some(this(&[], &[])), "gave up the Node's addresses: [] []", "known: [] []"),
     ] {
-        let running = Running::start(Takes::Address, PATIENCE, false);
-        running.list_services().await;
+        let running = Running::waiting(Takes::Address, PATIENCE, false);
+        running.list(&[]).await;
         running.list_nodes(node).await;
         running.lines().await;
         seconds(29).await;
@@ -213,8 +141,8 @@ async fn addresses_are_waited_for_and_then_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn pod_cidrs_are_waited_for_longer_and_never_done_without() {
-    let running = Running::start(Takes::PodCidrs, PATIENCE, false);
-    running.list_services().await;
+    let running = Running::waiting(Takes::PodCidrs, PATIENCE, false);
+    running.list(&[]).await;
     running.list_nodes(Some(this(&["10.0.0.1"], &[]))).await;
     running.lines().await;
     seconds(300).await;
@@ -224,16 +152,16 @@ async fn pod_cidrs_are_waited_for_longer_and_never_done_without() {
     assert_eq!(running.lines().await, [changed, "known: [10.0.0.1] [10.1.0.0/24]", "sync"]);
 
     // An address is not worth as much.
-    let running = Running::start(Takes::PodCidrs, PATIENCE, false);
-    running.list_services().await;
+    let running = Running::waiting(Takes::PodCidrs, PATIENCE, false);
+    running.list(&[]).await;
     running.list_nodes(Some(this(&[], &["10.1.0.0/24"]))).await;
     running.lines().await;
     seconds(31).await;
     let gave_up = "gave up the Node's addresses: [] [10.1.0.0/24]";
     assert_eq!(running.lines().await, [gave_up, "known: [] [10.1.0.0/24]", "sync"]);
 
-    let running = Running::start(Takes::PodCidrs, PATIENCE, false);
-    running.list_services().await;
+    let running = Running::waiting(Takes::PodCidrs, PATIENCE, false);
+    running.list(&[]).await;
     running.list_nodes(Some(this(&["10.0.0.1"], &[]))).await;
     running.lines().await;
     seconds(328).await;
@@ -246,8 +174,8 @@ async fn pod_cidrs_are_waited_for_longer_and_never_done_without() {
     assert_eq!(running.lines().await.last().map(String::as_str), Some("sync"));
 
     // A Node that is deleted in the meantime states nothing.
-    let running = Running::start(Takes::PodCidrs, PATIENCE, false);
-    running.list_services().await;
+    let running = Running::waiting(Takes::PodCidrs, PATIENCE, false);
+    running.list(&[]).await;
     running.list_nodes(Some(this(&["10.0.0.1"], &[]))).await;
     running.send(this(&[], &[]).delete()).await;
     running.lines().await;
@@ -265,8 +193,8 @@ async fn pod_cidrs_are_waited_for_longer_and_never_done_without() {
 #[tokio::test(start_paused = true)]
 async fn without_patience_a_listed_node_may_lack_anything() {
     for takes in [Takes::Address, Takes::PodCidrs] {
-        let running = Running::start(takes, None, false);
-        running.list_services().await;
+        let running = Running::waiting(takes, None, false);
+        running.list(&[]).await;
         seconds(1_000).await;
         running.lines().await;
         running.list_nodes(None).await;
@@ -276,8 +204,8 @@ async fn without_patience_a_listed_node_may_lack_anything() {
 
 #[tokio::test(start_paused = true)]
 async fn a_configuration_that_takes_nothing_from_the_node_waits_for_nothing_of_it() {
-    let running = Running::start(Takes::Nothing, PATIENCE, false);
-    running.list_services().await;
+    let running = Running::waiting(Takes::Nothing, PATIENCE, false);
+    running.list(&[]).await;
     assert_eq!(running.lines().await, ["waiting for the list of Services", "sync"]);
     // The Node is still followed.
     running.list_nodes(None).await;
@@ -291,8 +219,8 @@ async fn a_configuration_that_takes_nothing_from_the_node_waits_for_nothing_of_i
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_refused_is_not_synced_any_more() {
     for (takes, syncs) in [(Takes::Address, 0), (Takes::Nothing, 1)] {
-        let running = Running::start(takes, PATIENCE, true);
-        running.list_services().await;
+        let running = Running::waiting(takes, PATIENCE, true);
+        running.list(&[]).await;
         let lines = running.lines().await;
         assert_eq!(lines.iter().filter(|line| *line == "sync").count(), syncs, "{lines:?}");
         running.list_nodes(Some(this(&["10.0.0.1"], &[]))).await;
