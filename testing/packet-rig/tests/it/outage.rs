@@ -7,9 +7,10 @@ use api_standin::{Options, Resource, Standin};
 use packet_rig::{
     Case, NetNs, Objects, Proxy, ProxyOptions, Rig, WorkDir, binary,
     case::{Expectation, Failure, ProbePlan, Reaches},
+    objects,
     wait::until,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use test_netns::run;
 
 use crate::{
@@ -23,29 +24,18 @@ const LOAD: [Route; 2] = [("client", "tcp://10.96.0.10:80"), ("b", "udp://10.96.
 /// An hour in seconds, which is longer than any timeout of the program. Its clock is set forward.
 const HOUR: u64 = 3600;
 
+fn decoded(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
 fn service(name: &str, ip: &str) -> Value {
-    let ports = json!([{"name": "t", "port": 80}, {"name": "u", "port": 80, "protocol": "UDP"}]);
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ports": ports},
-    })
+    let ports = "[{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]";
+    decoded(&objects::service(name, "", &format!("clusterIP: {ip}, ports: {ports}")))
 }
 
 fn slice(name: &str, endpoint: &str) -> Value {
-    let ports = json!([
-        {"name": "t", "port": 8080, "protocol": "TCP"},
-        {"name": "u", "port": 8080, "protocol": "UDP"},
-    ]);
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": format!("{name}-0"), "namespace": "default",
-            "labels": {"kubernetes.io/service-name": name},
-        },
-        "addressType": "IPv4", "ports": ports,
-        "endpoints": [{"addresses": [endpoint], "conditions": {"ready": true}}],
-    })
+    let ports = "{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}";
+    decoded(&objects::slice(name, ports, &[endpoint]))
 }
 
 /// Starts a server in a namespace, with a runtime of its own, until the sender is dropped.
