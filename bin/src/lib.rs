@@ -1,17 +1,7 @@
 //! The `switchyard` program as a library, so that tests can reach its parts.
 //!
-//! [`main`] parses the command line, loads the configuration and starts the log. It then performs
-//! one action:
-//!
-//! - write the configuration to a file (`--write-config-to`);
-//! - print what would be programmed (`render`);
-//! - print what keeps Services from working (`doctor`);
-//! - explain where traffic goes, or print what the running proxy knows (`explain`, `snapshot`);
-//! - show the Services with their traffic (`top`);
-//! - follow real packets through the tables of all programs (`trace`);
-//! - compare what the kernel does with the objects (`verify`);
-//! - remove what any backend has programmed (`--cleanup`);
-//! - prepare the node, and then proxy until the program ends (`start`, `run`).
+//! [`main`] parses the command line, loads the configuration, starts the log and performs one
+//! action: a subcommand, `--write-config-to`, `--cleanup`, or to proxy until the program ends.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,7 @@
-//! The reaction to changes of the configuration file.
-//!
-//! kube-proxy ends at every change. Here the file is loaded with the flags of the start, and then
-//!
-//! - an unusable file is rejected with an error in the log, and the last good configuration stays
-//!   in effect. A program that ended instead would be restarted with that file again and again, and
-//!   would not follow the node's Services meanwhile;
-//! - a change of form or comments alone does nothing;
-//! - if the program can apply every changed field while it runs ([`fields`]), it does;
-//! - otherwise the program ends, as kube-proxy does, and its supervisor restarts it.
+//! The reaction to changes of the configuration file: the file is loaded with the flags of the
+//! start, and the changed fields are applied, or the program ends, as kube-proxy does at every
+//! change. An unusable file is rejected: a program that ended would be restarted with that file
+//! again and again, and would not follow the node's Services meanwhile.
 
 pub mod fields;
 

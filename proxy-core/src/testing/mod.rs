@@ -18,28 +18,6 @@
 //! - seeds of random tests, and of property tests the configuration: [`proptest_config`];
 //! - an oracle: [`final_objects`] says what a sequence of events leaves, [`resolve_afresh`] what a
 //!   new tracker makes of it, and [`assert_invariants`] checks what [`crate::state`] promises.
-//!
-//! A backend's property test feeds the events to a [`crate::track::Tracker`], syncs with its
-//! transitions, and compares what the kernel holds with a sync from nothing of the same state:
-//!
-//! ```
-//! use proptest::{strategy::{Strategy, ValueTree}, test_runner::TestRunner};
-//! use switchyard_core::{config::NodeConfig, testing, track::Tracker};
-//!
-//! let mut runner = TestRunner::deterministic();
-//! let events = testing::arbitrary_events(20).new_tree(&mut runner).unwrap().current();
-//! let mut tracker = Tracker::new(NodeConfig::new(testing::NODE));
-//! for event in events.clone() {
-//!     tracker.apply(event);
-//!     tracker.resolve();
-//!     // Here, sync with tracker.transition().
-//!     tracker.mark_synced();
-//! }
-//! testing::assert_invariants(tracker.state());
-//! let objects = testing::final_objects(&events);
-//! let afresh = testing::resolve_afresh(NodeConfig::new(testing::NODE), objects);
-//! assert_eq!(*tracker.state(), afresh);
-//! ```
 
 #![allow(
     clippy::unwrap_used,

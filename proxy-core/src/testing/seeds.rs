@@ -1,11 +1,6 @@
-//! Seeds of random tests: fixed in an ordinary run, from the clock in a soak run.
-//!
-//! An ordinary run is repeatable: every random test uses seeds that are written in the source. Two
-//! variables of the environment change that:
-//!
-//! - `SWITCHYARD_SEED=N` replays one seed, as a failing test prints it;
-//! - `SWITCHYARD_SOAK=SECONDS` takes new seeds from the clock. Tests that can go on, do so for so
-//!   many seconds.
+//! Seeds of random tests: written in the source, so that an ordinary run is repeatable.
+//! `SWITCHYARD_SEED=N` replays one seed, as a failing test prints it; with
+//! `SWITCHYARD_SOAK=SECONDS`, tests take seeds from the clock, and go on for so long if they can.
 //!
 //! The functions here panic if a variable cannot be read, because a test that ignored the variable
 //! would not test what was asked for.
@@ -45,20 +40,6 @@ pub fn clock_seed() -> u64 {
 /// test fails. The seed is fixed unless `SWITCHYARD_SEED` or `SWITCHYARD_SOAK` is set. A case that
 /// fails is kept in `proptest-regressions` beside the `src` or `tests` of the calling file, where
 /// proptest finds the case and runs it first from then on.
-///
-/// ```
-/// use proptest::prelude::*;
-/// use switchyard_core::testing::proptest_config;
-///
-/// proptest! {
-///     #![proptest_config(proptest_config(64))]
-///
-///     fn addition_is_undone_by_subtraction(a: u32, b: u32) {
-///         prop_assert_eq!(a.wrapping_add(b).wrapping_sub(b), a);
-///     }
-/// }
-/// addition_is_undone_by_subtraction();
-/// ```
 #[track_caller]
 pub fn proptest_config(cases: u32) -> Config {
     let seed = replayed_seed().unwrap_or_else(|| match soak_time() {

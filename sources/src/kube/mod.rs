@@ -1,8 +1,6 @@
 //! The watches of an API server: four, with streamed lists, fallbacks to other lists, and
 //! credentials that are renewed.
 //!
-//! # The watches
-//!
 //! | Resource | Selectors |
 //! |---|---|
 //! | `v1` nodes | field `metadata.name=<node>` |
@@ -10,63 +8,13 @@
 //! | `discovery.k8s.io/v1` endpointslices | label `!service.kubernetes.io/headless` |
 //! | `networking.k8s.io/v1` servicecidrs | none; may be absent or forbidden |
 //!
-//! - The watches run independently. Each begins with a list, whose objects are sent as they
-//!   arrive, followed by [`Event::Listed`]. Later lists, and a first one that began again, are one
-//!   [`Event::Replace`].
-//! - A list is streamed (`sendInitialEvents`). A server that is overloaded (429), fails (5xx), does
-//!   not answer or cannot be reached is asked for a stream again, with growing pauses that are not
-//!   shorter than its `Retry-After`. Other lists are asked for where streaming fails: servers
-//!   without that feature answer 422 or 400, servers whose etcd lacks progress requests (3.4.x
-//!   before 3.4.25, 3.5.x before 3.5.8) answer 200 and send an error of code 500 in the stream, and
-//!   a stream may end early or fall silent. Five errors 5xx in a row count as well. Lists are
-//!   streamed again once a watch was established after the list, or when three lists have failed.
-//! - A list that is not streamed is first asked for as the server's cache has it: of any version at
-//!   the start (`resourceVersion=0`), and not older than what is known later. Older servers read a
-//!   list without a version from etcd, and one with a limit. Where the server cannot use the
-//!   version (410, "too large", 400, 422, a list without a version), the newest list is read in
-//!   pages of 500. client-go does the same.
-//! - Requests ask to leave out `metadata.managedFields` (KEP-5958), which servers before 1.38
-//!   ignore.
-//! - When the server no longer has the version of a watch (410), the watch lists again: the last
-//!   state stays until the new list is complete, and the `Replace` carries every deletion in
-//!   between.
-//! - A watch that is silent for 90 s counts as dead and is opened again; a healthy server sends a
-//!   bookmark every 60 to 75 s. After two silent watches in a row the watch lists again, because a
-//!   server that was restored from a backup is silent until its versions catch up. A connection
-//!   that is closed or reset is noticed at once, and a host that is gone after 30 s (client-go: 45
-//!   s): TCP probes idle connections, and gives up data that nothing acknowledges.
-//!
-//! # Access
+//! The watches run independently. Each begins with a list, whose objects are sent as they arrive,
+//! followed by [`Event::Listed`]. Later lists, and a first one that began again, are one
+//! [`Event::Replace`]. `docs/architecture.md` in the repository has the ways to list, the treatment
+//! of failures, and why the loop is not `kube::runtime::watcher`.
 //!
 //! Client, TLS and authentication are the `kube` crate's, with client-go's behaviour where that
-//! differs: the proxy variables ([`client`]), and credentials that change. Client certificate files
-//! named in the kubeconfig are read again when they change, an exec plugin is run again when its
-//! credentials expire or are rejected, for a minute at most, and a token file is read again every
-//! minute and when its token is rejected.
-//!
-//! # Why not `kube::runtime::watcher`
-//!
-//! The watch loop is our own. As of kube 5.0, `watcher` differs from what a proxy needs in ways
-//! that its configuration, and a layer around the client, cannot change:
-//!
-//! - An object that is deleted while a list is streamed stays in the list: the watcher logs the
-//!   `DELETED` and drops it, because the API's documentation rules it out (kube-rs/kube#1499). API
-//!   servers do send it, and client-go handles it.
-//! - A stream that ends is opened again inside the watcher, without an item, so that the consumer
-//!   can neither delay the next request nor notice that a streamed list never completes: a server
-//!   that closes watches at once gets requests in a tight loop. The back-off of kube-rs/kube#577
-//!   covers errors alone.
-//! - A watch whose version the server rejects with HTTP status 410 is opened at the same version
-//!   for ever (kube-rs/kube#1042).
-//! - A list whose continue token expires is read in pages again, for ever if the token always
-//!   expires; client-go reads the whole list in one piece.
-//! - A watcher has one list strategy and cannot start at a version, so that changing the strategy
-//!   after a failure means a new list.
-//! - `DeserializeGuard` keeps the metadata of an object that cannot be decoded, but not the field
-//!   that is wrong; it copies every object twice, and one object without usable metadata fails the
-//!   page.
-//!
-//! Bookmarks, silence, response time limits and pace could be had from a layer.
+//! differs: the proxy variables ([`client`]), and credentials that change.
 
 #![forbid(unsafe_code)]
 

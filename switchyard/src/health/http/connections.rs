@@ -1,15 +1,10 @@
 //! The limits of the open connections of all servers, and which connection is closed for a new one.
 //!
 //! Every pod can reach the health servers, and health check node ports can be reached from outside
-//! the cluster. No client may keep others out, so a new connection is always accepted: at a limit,
-//! another connection is closed. The limits are
-//!
-//! - a number of connections from this node itself, for the kubelet's probes, and another number
-//!   for everybody else, together for all servers;
-//! - a number of connections from one address to one port. At this limit, the connection that has
-//!   sent no request for the longest time is closed;
-//! - at the limit of all connections, that connection is taken from the address and port with the
-//!   most connections.
+//! the cluster. No client may keep others out, so a new connection is always accepted: at the limit
+//! of an address and port, the connection that has sent no request for the longest time is closed,
+//! and at the limit of all connections, that connection of the address and port with the most
+//! connections. The kubelet's probes, which come from this node, have a limit apart.
 
 use std::{
     cmp::Reverse,

@@ -1,18 +1,12 @@
 //! Random changes under traffic end with packets going exactly where a resolution from scratch
 //! sends them.
 //!
-//! Each sequence makes its own network, starts the proxy and writes changed Services,
-//! EndpointSlices, Nodes and ServiceCIDRs to its directory while connections come in. Then every
-//! address is probed from every place, and compared with the
-//! [explanation](switchyard_core::explain) of that way, by a new
-//! [`Tracker`](switchyard_core::track::Tracker) of the objects that are left. UDP flows that
-//! began before must go where an endpoint still serves them, and the Service that never changes
-//! must lose no connection in the meantime.
-//!
-//! A sequence follows from its seed. An ordinary run has the same seeds every time, for each
-//! backend, after those that have failed, which are kept in `failed.txt` beside this file;
-//! `SWITCHYARD_SEED=N` replays one seed, and `SWITCHYARD_SOAK=SECONDS` takes seeds from the clock
-//! for so long.
+//! Each sequence makes its own network, starts the proxy and writes changed objects while
+//! connections come in. Then every address is probed from every place, and compared with the
+//! [explanation](switchyard_core::explain) of a new [`Tracker`](switchyard_core::track::Tracker).
+//! UDP flows that began before must go where an endpoint still serves them, and the Service that
+//! never changes must lose no connection. Seeds that have failed are kept in `failed.txt` beside
+//! this file, and run first.
 
 mod flows;
 mod oracle;

@@ -1,10 +1,5 @@
 //! The syncs of kube-proxy's ipvs mode.
 //!
-//! - [`device`]: the device with the addresses of Services.
-//! - [`sets`]: the ipsets and their entries.
-//! - [`servers`]: the virtual servers.
-//! - [`rules`]: the chains and the jumps to them.
-//!
 //! On a kernel without IPVS, the stand-in makes no virtual servers and no rules that ask IPVS, so
 //! that what it leaves serves nothing. On a kernel without dummy devices, a bridge takes the place
 //! of the device.
