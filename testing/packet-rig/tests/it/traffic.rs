@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use packet_rig::{LoadGenerator, LoadPlan, LoadReport, Rig};
+use packet_rig::{LoadGenerator, LoadPlan, LoadReport, Rig, wait::scaled};
 
 /// The place of clients, and their target.
 pub type Route = (&'static str, &'static str);
@@ -27,9 +27,10 @@ impl Traffic {
             let plan = LoadPlan {
                 workers: 2,
                 persistent: kept,
-                pause: Duration::from_millis(3),
+                // An emulated machine has time for the proxy, too.
+                pause: scaled(Duration::from_millis(3)),
                 // A busy machine must not look like a lost connection.
-                timeout: Duration::from_secs(5),
+                timeout: scaled(Duration::from_secs(5)),
                 is_repeated,
                 ..LoadPlan::new(&rig.place(from).unwrap().namespace, to.parse().unwrap())
             };

@@ -24,6 +24,7 @@ use std::{
 
 use packet_rig::{
     Case, LoadGenerator, LoadPlan, Protocol, Rig, Target, backend, binary, case::ServerPlan, chain,
+    wait::scaled,
 };
 use switchyard_core::testing::{clock_seed, replayed_seed, soak_time};
 
@@ -187,9 +188,9 @@ fn start_load(rig: &Rig, routes: &[(&str, &str)]) -> Vec<LoadGenerator> {
         let plan = LoadPlan {
             workers: 1,
             persistent: 1,
-            pause: Duration::from_millis(8),
+            pause: scaled(Duration::from_millis(8)),
             // A busy machine must not look like a lost connection.
-            timeout: Duration::from_secs(5),
+            timeout: scaled(Duration::from_secs(5)),
             ..LoadPlan::new(&rig.topology.place(from).unwrap().namespace, target)
         };
         LoadGenerator::start(&plan)
