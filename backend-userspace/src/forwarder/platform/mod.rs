@@ -161,6 +161,16 @@ pub(crate) trait Platform: Send + Sync {
         socket.write(bytes)
     }
 
+    /// Begins to connect a socket that does not block.
+    fn connect(&self, socket: &Socket, address: SocketAddr) -> io::Result<()> {
+        let result = socket.connect(&address.into());
+        #[cfg(unix)]
+        let is_begun = |error: &io::Error| error.raw_os_error() == Some(libc::EINPROGRESS);
+        #[cfg(not(unix))]
+        let is_begun = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        result.or_else(|error| if is_begun(&error) { Ok(()) } else { Err(error) })
+    }
+
     /// Has the system send the last packet of a handshake with the first bytes, which the caller
     /// sends as soon as it may, and then calls [`Self::end_handshake`].
     fn connect_with_bytes(&self, _socket: &Socket) -> io::Result<()> {

@@ -1,20 +1,20 @@
 //! Connecting to an endpoint, or to the next one.
 
 use std::{
-    io,
+    io::{self, Write},
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use socket2::SockRef;
+use socket2::{SockRef, Socket};
 use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, Protocol},
     state::PoolKind,
 };
 use tokio::{
-    net::{TcpSocket, TcpStream},
+    net::TcpStream,
     time::{sleep, timeout},
 };
 
@@ -29,15 +29,16 @@ use crate::forwarder::{
 /// The most endpoints that are tried for a connection, if there are not more timeouts.
 const TRIES: usize = 8;
 
-/// Connects to an endpoint of a pool, which is sent bytes at once if there are some. Endpoints that
-/// do not take the connection are passed over; when all have been tried and timeouts are left, the
-/// first is tried again. Returns `None` if none takes it.
+/// Connects to an endpoint of a pool, which is sent the first bytes at once if there are some. The
+/// caller sends those that are left. Endpoints that do not take the connection are passed over;
+/// when all have been tried and timeouts are left, the first is tried again. Returns `None` if none
+/// takes it.
 pub(super) async fn connect(
     shared: &Shared,
     port: &Port,
     pool: PoolKind,
     ends: Ends,
-    has_bytes: bool,
+    first: &mut Vec<u8>,
 ) -> Option<(TcpStream, Chosen)> {
     let timeouts = &shared.config.connect_timeouts;
     let protocol = port.id().name.protocol;
@@ -62,8 +63,8 @@ pub(super) async fn connect(
             shared.counters.count(Counted::Retries);
         }
         let result = match shared.shown(protocol, ends, address) {
-            None => attempt(shared, protocol, address, None, has_bytes, limit).await,
-            Some(client) => show(shared, port, address, client, has_bytes, limit).await,
+            None => attempt(shared, protocol, address, None, first, limit).await,
+            Some(client) => show(shared, port, address, client, first, limit).await,
         };
         tries += 1;
         match result {
@@ -122,11 +123,10 @@ async fn show(
     port: &Port,
     endpoint: SocketAddr,
     client: IpAddr,
-    has_bytes: bool,
+    first: &mut Vec<u8>,
     limit: Duration,
 ) -> io::Result<TcpStream> {
-    let attempt = |client| attempt(shared, Protocol::Tcp, endpoint, client, has_bytes, limit);
-    let shown = attempt(Some(client)).await;
+    let shown = attempt(shared, Protocol::Tcp, endpoint, Some(client), first, limit).await;
     let error = match shown {
         Ok(stream) => {
             shared.showing.worked(client, endpoint.ip());
@@ -140,7 +140,7 @@ async fn show(
         }
         Err(error) => error,
     };
-    let stream = attempt(None).await?;
+    let stream = attempt(shared, Protocol::Tcp, endpoint, None, first, limit).await?;
     // A client whose ports are all connected to the endpoint shows nothing about answers.
     if error.kind() == io::ErrorKind::AddrNotAvailable {
         return Ok(stream);
@@ -175,7 +175,7 @@ async fn attempt(
     protocol: Protocol,
     address: SocketAddr,
     client: Option<IpAddr>,
-    has_bytes: bool,
+    first: &mut Vec<u8>,
     limit: Duration,
 ) -> io::Result<TcpStream> {
     let socket = shared.socket_to(protocol, address)?;
@@ -183,18 +183,41 @@ async fn attempt(
         shared.platform.bind_as(&socket, SocketAddr::new(client, 0))?;
     }
     tune(shared, protocol, &SockRef::from(&socket));
-    if has_bytes {
+    if !first.is_empty() {
         // Otherwise the bytes follow in a packet of their own.
         let _ = shared.platform.connect_with_bytes(&socket);
     }
-    let connect = timeout(limit, TcpSocket::from_std_stream(socket.into()).connect(address));
-    let stream = connect.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    shared.platform.connect(&socket, address)?;
     // No one listens at a port of this node from which the system lets sockets connect: then the
     // socket may have been connected to itself (RFC 9293, section 3.5, simultaneous open).
-    if stream.local_addr()? == address {
+    if socket.local_addr()?.as_socket() == Some(address) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
-    Ok(stream)
+    // An endpoint of this node has answered by now.
+    let sent = if first.is_empty() { None } else { send(&socket, first)? };
+    let stream = TcpStream::from_std(socket.into())?;
+    if let Some(sent) = sent {
+        let _ = shared.platform.end_handshake(&SockRef::from(&stream));
+        first.drain(..sent);
+        return Ok(stream);
+    }
+    timeout(limit, stream.writable())
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    stream.take_error()?.map_or(Ok(stream), Err)
+}
+
+/// Sends the first bytes if the connection is there already. Returns how many were sent.
+fn send(mut socket: &Socket, first: &[u8]) -> io::Result<Option<usize>> {
+    match socket.write(first) {
+        Ok(sent) => Ok(Some(sent)),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -204,7 +227,6 @@ mod tests {
         sync::{Arc, Mutex, PoisonError},
     };
 
-    use socket2::Socket;
     use switchyard_core::state::ResolvedServicePort;
     use tokio::runtime::{Builder, Runtime};
 
@@ -251,8 +273,13 @@ mod tests {
         let client = SocketAddr::from(([127, 0, 0, 1], 4711));
         let ends = Ends { client, destination: client, is_shown: false };
         let endpoint = || {
-            let connected =
-                runtime().block_on(connect(&shared, &port, PoolKind::Cluster, ends, false));
+            let connected = runtime().block_on(connect(
+                &shared,
+                &port,
+                PoolKind::Cluster,
+                ends,
+                &mut Vec::new(),
+            ));
             connected.map(|(_, chosen)| chosen.address)
         };
         let first = endpoint().unwrap();
@@ -287,7 +314,8 @@ mod tests {
                 let client = SocketAddr::from(([127, 0, 0, 1], 4711));
                 let ends = Ends { client, destination: client, is_shown: false };
                 for _ in 0..2 {
-                    let connected = connect(&shared, &port, PoolKind::Cluster, ends, false);
+                    let mut first = Vec::new();
+                    let connected = connect(&shared, &port, PoolKind::Cluster, ends, &mut first);
                     assert!(runtime().block_on(connected).is_none());
                 }
                 assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
@@ -295,6 +323,23 @@ mod tests {
                 assert!(shared.counters.get(Counted::LeftOut) > 0);
             });
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn an_endpoint_of_this_node_is_sent_the_first_bytes_at_once() {
+        let shared = Shared::new(ForwarderConfig::default());
+        let endpoint = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = endpoint.local_addr().unwrap();
+        let are_sent = || {
+            let mut first = b"first".to_vec();
+            let connected =
+                attempt(&shared, Protocol::Tcp, address, None, &mut first, Duration::MAX);
+            runtime().block_on(connected).unwrap();
+            first.is_empty()
+        };
+        // Rarely, the system is late with the answer.
+        assert!((0..9).any(|_| are_sent()));
     }
 
     #[test]
@@ -309,7 +354,7 @@ mod tests {
             Protocol::Tcp,
             address,
             None,
-            false,
+            &mut Vec::new(),
             Duration::MAX,
         ));
         assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);

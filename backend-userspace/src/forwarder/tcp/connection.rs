@@ -152,7 +152,8 @@ async fn start(
     let of_client =
         if protocol == Protocol::Tcp { read_first(client, &mut first).ok()? } else { 0 };
     let (endpoint, _chosen) = select! {
-        endpoint = connect(shared, &serving.port, pool, ends, !first.is_empty()) => endpoint?,
+        biased;
+        endpoint = connect(shared, &serving.port, pool, ends, &mut first) => endpoint?,
         // The client has reset the connection. One that only sends no more may still read.
         _ = client.ready(Interest::ERROR) => return None,
     };
