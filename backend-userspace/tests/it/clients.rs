@@ -96,6 +96,12 @@ fn node(kind: CaptureMode) -> Node {
     node
 }
 
+/// The table and the rule that have answers to clients come back, as far as they are there.
+fn rules() -> [bool; 2] {
+    let has_table = run("nft list tables").contains("switchyard-answers");
+    [has_table, !run("ip rule show pref 83").is_empty()]
+}
+
 fn sync(node: &mut Node) {
     let web = service("web", "10.96.0.1")
         .port("t", "TCP", 80)
@@ -133,7 +139,15 @@ fn a_local_endpoint_sees_a_client_from_elsewhere_as_far_as_the_node_allows_it() 
                     assert_eq!(seen_by(seen_by_udp), seen, "{kind}");
                     seen
                 };
+                // Without such a Service, no packet has to pass the rules.
+                let other = slice("other", "1").port("t", "TCP", 8080);
+                node.sync([
+                    service("other", "10.96.0.2").port("t", "TCP", 80).apply(),
+                    other.endpoint(endpoint("10.0.1.2", NODE)).apply(),
+                ]);
+                assert_eq!(rules(), [false; 2], "{kind}");
                 sync(&mut node);
+                assert_eq!(rules(), [true; 2], "{kind}");
                 assert_eq!(seen(), "10.0.2.7", "{kind}");
                 // What another program removes is noticed, comes back, and costs TCP the address
                 // alone.
@@ -177,8 +191,7 @@ fn a_local_endpoint_sees_a_client_from_elsewhere_as_far_as_the_node_allows_it() 
                 node.full();
                 assert_eq!(seen(), "10.0.2.7", "{kind}");
                 node.clean_up();
-                assert_eq!(run("ip rule show pref 83"), "", "{kind}");
-                assert!(!run("nft list tables").contains("switchyard-answers"), "{kind}");
+                assert_eq!(rules(), [false; 2], "{kind}");
                 drop(ask);
             });
         });

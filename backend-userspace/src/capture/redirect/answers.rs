@@ -109,11 +109,12 @@ impl Answers {
         }
     }
 
-    /// Adds what is missing. Returns the families in which answers reach the proxy; others are
-    /// logged once, with the reason.
+    /// Adds what is missing in these families. Returns those in which answers reach the proxy;
+    /// others are logged once, with the reason.
     pub(super) fn ensure(&mut self, families: PerFamily<bool>) -> PerFamily<bool> {
         PerFamily::from_fn(|family| {
             if !families.get(family) {
+                *self.known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(family) = None;
                 return false;
             }
             let result = ensure(&mut self.transport, &self.delivery, family);

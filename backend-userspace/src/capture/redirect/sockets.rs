@@ -72,6 +72,8 @@ pub(crate) struct Redirect {
     failed: BTreeMap<ServicePortId, String>,
     /// The rules for answers of endpoints to clients.
     answers: Answers,
+    /// The families with a Service port whose endpoints may see clients, which need those rules.
+    shown: PerFamily<bool>,
     pause: Pause,
     /// Ends flows that began before the rules; `None` where the kernel or the privilege is missing.
     flows: Option<Reconciler>,
@@ -99,6 +101,7 @@ impl Redirect {
             unused: Vec::new(),
             failed: BTreeMap::new(),
             answers: Answers::new(answer_mark),
+            shown: PerFamily::default(),
             pause: Pause::default(),
             flows: flows.ok(),
         })
@@ -144,6 +147,32 @@ impl Redirect {
                 Err(failed(error))
             }
             Some(error) => Err(failed(error).of_parts(parts)),
+        }
+    }
+
+    /// Has endpoints see clients in those of these families where some may. The rules for that cost
+    /// each packet of the node a little.
+    fn show_clients(
+        &mut self,
+        change: &Transition<'_>,
+        families: PerFamily<bool>,
+        forwarder: &Forwarder,
+    ) {
+        let before = self.shown;
+        let mut all = None;
+        if change.is_resync() {
+            self.shown = PerFamily::default();
+            all = Some(change.after().service_ports.values());
+        }
+        let changed = change.ports().filter_map(|port| port.after);
+        for port in all.into_iter().flatten().chain(changed) {
+            if !port.local.is_empty() && keeps_clients(port) {
+                let family = port.id.family;
+                *self.shown.get_mut(family) = *families.get(family);
+            }
+        }
+        if change.is_resync() || self.shown != before {
+            forwarder.show_clients(self.answers.ensure(self.shown));
         }
     }
 
@@ -232,9 +261,7 @@ impl Capture for Redirect {
             true => self.ensure_addresses(families)?,
             false => Default::default(),
         };
-        if change.is_resync() {
-            forwarder.show_clients(self.answers.ensure(families));
-        }
+        self.show_clients(change, families, forwarder);
         self.derived.follow_node(change);
         self.ports.begin();
         // A family that is left out has no address to listen at.
