@@ -3,7 +3,7 @@
 use crate::{
     client::TIME,
     hosts::{self, Hosts, Process},
-    proxy::{ADDRESSES, HAPROXY, NFTABLES, PLAIN, REDIRECT, has_haproxy},
+    proxy::{ADDRESSES, HAPROXY, NFTABLES, PLAIN, REDIRECT, REDIRECTED, has_haproxy},
 };
 
 /// The ways are taken by turns, so that what else the machine does meets all.
@@ -19,10 +19,11 @@ const DIRECT: u8 = 3;
 
 /// The ways, and what they are called in the table. Without a name, clients connect to the
 /// endpoint. HAProxy is there if it is installed.
-const WAYS: [(Option<&str>, &str); 6] = [
+const WAYS: [(Option<&str>, &str); 7] = [
     (None, "direct"),
     (Some(NFTABLES), "nftables backend"),
     (Some(PLAIN), "plain proxy"),
+    (Some(REDIRECTED), "plain, redirected"),
     (Some(HAPROXY), "HAProxy"),
     (Some(REDIRECT), "userspace: redirect"),
     (Some(ADDRESSES), "userspace: addresses"),
@@ -69,7 +70,7 @@ pub fn run() {
             }
             let (client, endpoints) = (&mut hosts.client, &hosts.endpoints);
             let [one, eight] = [1, 8].map(|count| client.ask::<f64>(format!("bulk {to} {count}")));
-            let is_proxy = matches!(*way, Some(PLAIN | HAPROXY | REDIRECT | ADDRESSES));
+            let is_proxy = !matches!(*way, None | Some(NFTABLES));
             let time = || proxy.as_ref().filter(|_| is_proxy).map_or(f64::NAN, Process::time);
             // The number in a second, and the times that the proxy and both ends take for each.
             let mut costly = |what: &str| -> [f64; 3] {
@@ -80,7 +81,7 @@ pub fn run() {
                 [number, each(time(), before[0]), of_client + of_endpoint]
             };
             let [short, time_of_short, ends_of_short] = costly("short");
-            let is_udp = !matches!(*way, Some(PLAIN | HAPROXY));
+            let is_udp = !matches!(*way, Some(PLAIN | REDIRECTED | HAPROXY));
             let mut udp = |what| if is_udp { costly(what) } else { [f64::NAN; 3] };
             let [single, of_single, ends_of_single] = udp("datagrams");
             let [burst, in_burst, ends_in_burst] = udp("bursts");

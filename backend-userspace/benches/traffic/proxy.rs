@@ -14,7 +14,7 @@ use switchyard_core::{
 };
 use switchyard_nft::{NftBackend, NftConfig};
 use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
-use test_netns::wait::until;
+use test_netns::{run as command, wait::until};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
@@ -24,8 +24,10 @@ use tokio::{
 use crate::hosts::{self, BULK, ECHO, SHORT, server};
 
 /// The ways to the endpoints that need a process: with [`PLAIN`] and [`HAPROXY`], clients connect to
-/// the node's address, otherwise to the cluster IPs of Services.
+/// the node's address, otherwise to the cluster IPs of Services. [`REDIRECTED`] is the plain proxy
+/// with as little of the kernel's translation as leads from there to it.
 pub const PLAIN: &str = "plain";
+pub const REDIRECTED: &str = "redirected";
 pub const HAPROXY: &str = "haproxy";
 pub const NFTABLES: &str = "nftables";
 pub const REDIRECT: &str = "redirect";
@@ -41,6 +43,15 @@ pub fn run(way: &str) {
     };
     let backend: Box<dyn Backend> = match way {
         PLAIN => return plain(),
+        REDIRECTED => {
+            let (service, node) = (hosts::service(0), hosts::NODE);
+            command("nft add table ip plain");
+            command("nft add chain ip plain to { type nat hook prerouting priority -100; }");
+            command(&format!("nft add rule ip plain to ip daddr {service} dnat to {node}"));
+            plain();
+            command("nft delete table ip plain");
+            return;
+        }
         HAPROXY => return haproxy(),
         NFTABLES => Box::new(NftBackend::new(NftConfig::default())),
         REDIRECT => Box::new(UserspaceBackend::new(config(CaptureMode::Nftables))),
