@@ -10,6 +10,7 @@ use std::{
 };
 
 use serde_json::json;
+use socket2::SockRef;
 use switchyard_core::{
     config::NodeConfig,
     testing::{NODE, Stepped, endpoint, service, slice},
@@ -85,6 +86,17 @@ fn seen_by_udp(address: &str) -> String {
     String::from_utf8_lossy(&answer[..length]).into_owned()
 }
 
+/// The client that the pod's server sees without the Service. The port is one at which another
+/// program of the node listens.
+fn seen_by_forwarding(_: &str) -> String {
+    let client = UdpSocket::bind("0.0.0.0:8080").expect("a port");
+    client.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
+    client.send_to(b"?", "10.0.1.2:8080").expect("sent");
+    let mut answer = [0; 50];
+    let length = client.recv(&mut answer).expect("an answer");
+    String::from_utf8_lossy(&answer[..length]).into_owned()
+}
+
 /// A node with a Service of one pod, at the external IP 198.51.100.1 for clients from elsewhere.
 fn node(kind: CaptureMode) -> Node {
     run("ip link set lo up");
@@ -148,6 +160,19 @@ fn a_local_endpoint_sees_a_client_from_elsewhere_as_far_as_the_node_allows_it() 
                 assert_eq!(rules(), [false; 2], "{kind}");
                 sync(&mut node);
                 assert_eq!(rules(), [true; 2], "{kind}");
+                assert_eq!(seen(), "10.0.2.7", "{kind}");
+                let other = UdpSocket::bind("0.0.0.0:8080").expect("the port is free");
+                SockRef::from(&other).set_ip_transparent_v4(true).expect("root");
+                assert_eq!(seen_by(seen_by_forwarding), "10.0.2.7", "{kind}: past the other");
+                assert_eq!(seen(), "10.0.2.7", "{kind}");
+                drop(other);
+                // As an older kernel has it.
+                let chain = "chain ip switchyard-answers prerouting";
+                let listed = run(&format!("nft -a list {chain}"));
+                let rule = listed.lines().find(|rule| rule.contains("socket wildcard 1"));
+                let handle = rule.and_then(|rule| rule.rsplit(' ').next()).expect("a handle");
+                run(&format!("nft delete rule ip switchyard-answers prerouting handle {handle}"));
+                assert!(node.full().drift.is_none());
                 assert_eq!(seen(), "10.0.2.7", "{kind}");
                 // What another program removes is noticed, comes back, and costs TCP the address
                 // alone.

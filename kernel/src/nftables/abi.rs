@@ -368,8 +368,12 @@ pub mod expression {
     pub const CT_SREG: u16 = 4;
     /// `IP_CT_DIR_ORIGINAL`
     pub const CT_DIR_ORIGINAL: u8 = 0;
+    /// `IP_CT_DIR_REPLY`
+    pub const CT_DIR_REPLY: u8 = 1;
     /// `NFT_CT_STATE`
     pub const CT_STATE: u32 = 0;
+    /// `NFT_CT_DIRECTION`
+    pub const CT_DIRECTION_KEY: u32 = 1;
     /// `NFT_CT_STATUS`
     pub const CT_STATUS: u32 = 2;
     /// `NFT_CT_MARK`
@@ -398,6 +402,8 @@ pub mod expression {
     pub const SOCKET_DREG: u16 = 2;
     /// `NFT_SOCKET_TRANSPARENT`
     pub const SOCKET_TRANSPARENT: u32 = 0;
+    /// `NFT_SOCKET_WILDCARD`
+    pub const SOCKET_WILDCARD: u32 = 2;
 
     /// `NFTA_FIB_DREG`
     pub const FIB_DREG: u16 = 1;

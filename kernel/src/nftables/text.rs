@@ -254,6 +254,7 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
     match statement {
         Statement::CtStateNew => f.write_str("ct state new"),
         Statement::CtStatusDnat => f.write_str("ct status dnat"),
+        Statement::CtReply => f.write_str("ct direction reply"),
         Statement::Address { side, negated, net } => {
             write!(f, "{family} {side} {}", not(*negated))?;
             if net.prefix_len() == net.max_prefix_len() {
@@ -269,6 +270,7 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
         Statement::FibLocal(side) => write!(f, "fib {side} type local"),
         Statement::Protocol(protocol) => write!(f, "meta l4proto {}", protocol.as_lower()),
         Statement::SocketTransparent => f.write_str("socket transparent 1"),
+        Statement::SocketWildcard => f.write_str("socket wildcard 1"),
         Statement::MarkSet(bits) => write!(f, "meta mark & {bits:#x} != 0x0"),
         Statement::MarkOr(bits) => write!(f, "meta mark set meta mark | {bits:#x}"),
         Statement::MarkXor(bits) => write!(f, "meta mark set meta mark ^ {bits:#x}"),

@@ -74,8 +74,7 @@ impl Monitor for AnswersMonitor {
                 listener.changed().await?;
                 let known = *known.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut held = IpFamily::ALL.into_iter().filter(|f| *known.get(*f) == Some(true));
-                let rules = rules(*mark);
-                let mut has_rules = |family| has_rules(transport, &table(family), &rules);
+                let mut has_rules = |family| has_rules(transport, &table(family), *mark);
                 if !held.all(|family| has_rules(family).is_ok_and(|held| held == Some(true))) {
                     return Ok(());
                 }
@@ -148,27 +147,33 @@ fn table(family: IpFamily) -> Table {
     Table::new(Family::from(family), TABLE)
 }
 
-/// The rules: what other programs have marked for their own transparent sockets is theirs.
-fn rules(mark: u32) -> [Rule; 2] {
+/// The rules. What other programs have marked for their own transparent sockets is theirs. A socket
+/// of theirs that listens at all addresses is found by its port for packets to any host, which
+/// answers to the proxy's connections are not; kernels before 5.11 cannot tell such a socket.
+fn rules(mark: u32) -> [Rule; 3] {
+    let accept = Statement::Verdict(Verdict::Accept);
     [
-        Rule::new([Statement::MarkSet(MASK), Statement::Verdict(Verdict::Accept)]),
-        Rule::new([Statement::SocketTransparent, Statement::MarkOr(mark)]),
+        Rule::new([Statement::CtReply, Statement::SocketWildcard, accept.clone()]),
+        Rule::new([Statement::MarkSet(MASK), accept]),
+        Rule::new([Statement::CtReply, Statement::SocketTransparent, Statement::MarkOr(mark)]),
     ]
 }
 
-/// Whether a table has the rules; `None` if there is no table.
+/// Whether a table has the rules, or those of them that older kernels have; `None` if there is no
+/// table.
 fn has_rules(
     transport: &mut NetlinkTransport,
     table: &Table,
-    rules: &[Rule],
+    mark: u32,
 ) -> Result<Option<bool>, TransportError> {
     let held = transport.read(table, Elements::Omit)?;
     transport.release();
     Ok(held.map(|held| {
         let chain = held.chains.get(CHAIN.0).filter(|_| !held.dormant);
         chain.is_some_and(|chain| {
-            let fingerprints = rules.iter().map(|rule| Some(rule.fingerprint(table.family)));
-            chain.rules.iter().map(|rule| rule.fingerprint).eq(fingerprints)
+            let rules = rules(mark).map(|rule| Some(rule.fingerprint(table.family)));
+            let held: Vec<_> = chain.rules.iter().map(|rule| rule.fingerprint).collect();
+            [&rules[..], &rules[1..]].contains(&&held[..])
         })
     }))
 }
@@ -191,19 +196,23 @@ fn ensure(
     };
     let (table, rules) = (table(family), rules(delivery.mark));
     let (name, hook, priority) = CHAIN;
-    let held = has_rules(transport, &table, &rules)?;
+    let held = has_rules(transport, &table, delivery.mark)?;
     if held != Some(true) {
-        let mut transaction = Transaction::new();
-        if held.is_some() {
-            transaction.delete_table(&table);
-        }
-        transaction.add_table_with_comment(&table, "answers to clients of the userspace proxy");
-        let kind = ChainKind::Filter;
-        transaction.add_base_chain(&table, BaseChain { name: name.into(), kind, hook, priority });
-        for rule in rules {
-            transaction.add_rule(&table, name, rule);
-        }
-        transport.commit(&transaction)?;
+        let mut commit = |rules: &[Rule]| {
+            let mut transaction = Transaction::new();
+            if held.is_some() {
+                transaction.delete_table(&table);
+            }
+            transaction.add_table_with_comment(&table, "answers to clients of the userspace proxy");
+            let kind = ChainKind::Filter;
+            let chain = BaseChain { name: name.into(), kind, hook, priority };
+            transaction.add_base_chain(&table, chain);
+            for rule in rules {
+                transaction.add_rule(&table, name, rule.clone());
+            }
+            transport.commit(&transaction)
+        };
+        commit(&rules).or_else(|_| commit(&rules[1..]))?;
     }
     delivery.ensure(family)?;
     Ok(())

@@ -88,6 +88,7 @@ pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'
     let known = match statement {
         Statement::CtStateNew => ct("state", "new"),
         Statement::CtStatusDnat => ct("status", "dnat"),
+        Statement::CtReply => ct("direction", "reply"),
         Statement::Address { side, negated, net } => {
             matching(equality(*negated), address(family, *side), network(net))
         }
@@ -109,8 +110,12 @@ pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'
         Statement::Protocol(protocol) => {
             matching(Operator::EQ, meta(MetaKey::L4proto), string(protocol.as_lower()))
         }
-        Statement::SocketTransparent => {
-            let socket = Socket { key: Cow::Owned(SocketAttr::Transparent) };
+        Statement::SocketTransparent | Statement::SocketWildcard => {
+            let key = match statement {
+                Statement::SocketTransparent => SocketAttr::Transparent,
+                _ => SocketAttr::Wildcard,
+            };
+            let socket = Socket { key: Cow::Owned(key) };
             let left = Expression::Named(NamedExpression::Socket(socket));
             matching(Operator::EQ, left, Expression::Number(1))
         }
@@ -213,7 +218,8 @@ pub(super) fn typeof_field(field: Field) -> Expression<'static> {
 
 fn ct(key: &'static str, value: &'static str) -> Stmt<'static> {
     let ct = CT { key: key.into(), family: None, dir: None };
-    matching(Operator::IN, Expression::Named(NamedExpression::CT(ct)), string(value))
+    let operator = if key == "direction" { Operator::EQ } else { Operator::IN };
+    matching(operator, Expression::Named(NamedExpression::CT(ct)), string(value))
 }
 
 fn matching<'a>(op: Operator, left: Expression<'a>, right: Expression<'a>) -> Stmt<'a> {

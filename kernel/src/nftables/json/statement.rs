@@ -128,6 +128,7 @@ fn guess_match(body: &Value) -> Option<Statement> {
     match (name, left.get("key").and_then(Value::as_str)) {
         ("ct", Some("state")) => Some(Statement::CtStateNew),
         ("ct", Some("status")) => Some(Statement::CtStatusDnat),
+        ("ct", Some("direction")) => Some(Statement::CtReply),
         ("payload", _) => {
             let side = side(body.get("left")?)?;
             Some(Statement::Address { side, negated, net: network(right)? })
@@ -147,6 +148,7 @@ fn guess_match(body: &Value) -> Option<Statement> {
             _ => None,
         },
         ("socket", Some("transparent")) => Some(Statement::SocketTransparent),
+        ("socket", Some("wildcard")) => Some(Statement::SocketWildcard),
         ("&", _) => Some(Statement::MarkSet(number(left.get(1)?)?)),
         _ => None,
     }

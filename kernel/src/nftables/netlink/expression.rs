@@ -31,6 +31,10 @@ pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
     match statement {
         Statement::CtStateNew => ct_bits(w, e::CT_STATE, e::CT_STATE_NEW),
         Statement::CtStatusDnat => ct_bits(w, e::CT_STATUS, e::CT_STATUS_DNAT),
+        Statement::CtReply => {
+            ct_load(w, e::CT_DIRECTION_KEY);
+            compare(w, false, &[e::CT_DIR_REPLY]);
+        }
         Statement::Address { side, negated, net } => address(w, *side, *negated, net),
         Statement::InputInterface { negated, name } => {
             meta_load(w, e::META_IIFNAME, FIRST_REGISTER);
@@ -63,9 +67,13 @@ pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
             meta_load(w, e::META_L4PROTO, FIRST_REGISTER);
             compare(w, false, &[protocol.number()]);
         }
-        Statement::SocketTransparent => {
+        Statement::SocketTransparent | Statement::SocketWildcard => {
+            let key = match statement {
+                Statement::SocketTransparent => e::SOCKET_TRANSPARENT,
+                _ => e::SOCKET_WILDCARD,
+            };
             expression(w, "socket", |w| {
-                w.be32(e::SOCKET_KEY, e::SOCKET_TRANSPARENT);
+                w.be32(e::SOCKET_KEY, key);
                 w.be32(e::SOCKET_DREG, FIRST_REGISTER);
             });
             compare(w, false, &[1]);

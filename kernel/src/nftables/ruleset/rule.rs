@@ -100,6 +100,8 @@ pub enum Statement {
     CtStateNew,
     /// `ct status dnat`: the connection's destination was translated.
     CtStatusDnat,
+    /// `ct direction reply`: the packet is for the end that the connection's first one came from.
+    CtReply,
     /// `ip saddr [!=] 10.0.0.0/8`
     Address {
         /// The address to compare.
@@ -123,6 +125,9 @@ pub enum Statement {
     /// `socket transparent 1`: the packet is for a socket of this host that may have an address of
     /// another host (`IP_TRANSPARENT`). In chains of the hooks `prerouting` and `input` alone.
     SocketTransparent,
+    /// `socket wildcard 1`: the packet is for a socket that is bound to all addresses, which is found
+    /// by its port. In the same chains, since Linux 5.11.
+    SocketWildcard,
     /// `meta mark & 0x4000 != 0`
     MarkSet(u32),
     /// `meta mark set meta mark | 0x4000`

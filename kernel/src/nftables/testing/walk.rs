@@ -301,7 +301,9 @@ impl<'a> Commit<'a> {
                 }
                 Statement::FibLocal(side) => self.local.contains(&walk.address(packet, *side)),
                 // No packet of the model is for a socket.
-                Statement::SocketTransparent => false,
+                Statement::SocketTransparent | Statement::SocketWildcard => false,
+                // Each packet of the model is a client's.
+                Statement::CtReply => false,
                 Statement::Protocol(protocol) => packet.protocol == *protocol,
                 Statement::MarkSet(mask) => *mark & mask != 0,
                 Statement::MarkOr(mask) => {

@@ -388,8 +388,9 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
     rule("lb-2", vec![Statement::DnatToItself]);
     rule("nat-postrouting", vec![Statement::Masquerade]);
     rule("filter-input", vec![Statement::Reject]);
-    let of_socket = vec![Statement::SocketTransparent, Statement::MarkOr(0x2000)];
+    let of_socket = vec![Statement::CtReply, Statement::SocketTransparent];
     rule("filter-prerouting-pre-dnat", of_socket);
+    rule("filter-prerouting-pre-dnat", vec![Statement::SocketWildcard, Statement::MarkOr(0x2000)]);
     for verdict in [Verdict::Accept, Verdict::Drop, Verdict::Return, goto("dropped")] {
         rule("filter-forward", vec![Statement::CtStateNew, Statement::Verdict(verdict)]);
     }
