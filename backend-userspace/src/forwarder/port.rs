@@ -212,7 +212,7 @@ impl Port {
     }
 
     /// Notes that an endpoint did not take the connection of a client, which is remembered no
-    /// longer. Returns whether the endpoint is left out from now on.
+    /// longer. Returns whether a pool leaves the endpoint out, and has not before.
     pub(crate) fn failed(&self, endpoint: SocketAddr, client: IpAddr) -> bool {
         self.failed_at(Instant::now(), endpoint, client)
     }
@@ -222,12 +222,9 @@ impl Port {
         if snapshot.resolved.affinity.is_some() {
             self.affinity().forget(client, endpoint);
         }
-        let is_left_out = snapshot.members.get(&endpoint).is_some_and(|member| member.failed(at));
-        if is_left_out {
-            snapshot.cluster.leave_out(endpoint);
-            snapshot.local.leave_out(endpoint);
-        }
-        is_left_out
+        let is_bad = snapshot.members.get(&endpoint).is_some_and(|member| member.failed(at));
+        // Both pools.
+        is_bad && (snapshot.cluster.leave_out(endpoint) | snapshot.local.leave_out(endpoint))
     }
 
     /// Notes that an endpoint took a connection, or answered.

@@ -184,11 +184,10 @@ impl Pool {
         is_allowed.then(|| self.connect(index)).flatten()
     }
 
-    /// Leaves an endpoint out, unless half of the pool is left out already.
-    pub(crate) fn leave_out(&self, address: SocketAddr) {
-        if let Some(index) = self.index(address) {
-            self.leave_out_at(index);
-        }
+    /// Leaves an endpoint out, unless half of the pool is left out already. Returns whether it was
+    /// not left out before.
+    pub(crate) fn leave_out(&self, address: SocketAddr) -> bool {
+        self.index(address).is_some_and(|index| self.leave_out_at(index))
     }
 
     /// Ends that an endpoint is left out.
@@ -198,14 +197,17 @@ impl Pool {
         }
     }
 
-    fn leave_out_at(&self, index: usize) {
+    fn leave_out_at(&self, index: usize) -> bool {
         let most = self.entries.len() / 2;
         let more = |count| (count < most).then_some(count + 1);
-        if self.left_out.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
-            && self.entries[index].is_left_out.swap(true, Ordering::AcqRel)
-        {
+        if self.left_out.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
+            return false;
+        }
+        let was_left_out = self.entries[index].is_left_out.swap(true, Ordering::AcqRel);
+        if was_left_out {
             self.left_out.fetch_sub(1, Ordering::AcqRel);
         }
+        !was_left_out
     }
 
     fn readmit_at(&self, index: usize) {

@@ -115,9 +115,8 @@ fn affinity_does_not_send_clients_to_an_endpoint_that_is_left_out() {
 fn endpoints_that_fail_are_left_out_of_both_pools_until_they_answer() {
     let port = Port::new(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2, 3, 4]), &Arc::default());
     let now = Instant::now();
-    for _ in 0..2 {
-        port.failed_at(now, address(1), ends(1).client.ip());
-    }
+    let left_out = [(); 3].map(|()| port.failed_at(now, address(1), ends(1).client.ip()));
+    assert_eq!(left_out, [false, true, false], "once");
     let is_used = |at| (0..20).any(|_| choose(&port, 1, at) == address(1));
     assert!(!is_used(now));
     port.update(&resolved(LbAlgorithm::Random, None, &[1, 2, 3, 4, 5]));
@@ -148,6 +147,13 @@ fn connections_of_an_endpoint_that_comes_back_count() {
     assert!((0..10).all(|_| choose(&port, 1, now) == address(2)));
     drop(held);
     assert!((0..10).any(|_| choose(&port, 1, now) == address(1)));
+}
+
+#[test]
+fn the_only_endpoint_is_never_left_out() {
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, None, &[1]), &Arc::default());
+    let failed = || port.failed_at(Instant::now(), address(1), ends(1).client.ip());
+    assert_eq!([(); 4].map(|()| failed()), [false; 4]);
 }
 
 #[test]
