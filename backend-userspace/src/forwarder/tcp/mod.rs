@@ -53,7 +53,6 @@ fn is_of_client(error: &io::Error) -> bool {
         ConnectionAborted
             | ConnectionReset
             | Interrupted
-            | PermissionDenied
             | HostUnreachable
             | NetworkUnreachable
             | NetworkDown

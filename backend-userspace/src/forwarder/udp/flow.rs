@@ -38,7 +38,7 @@ const STRAYS: usize = 64;
 /// The number of ports that are tried for a flow, if other programs have ports of the same range.
 const PORTS: usize = 8;
 
-/// The number of endpoints that are tried at once for a datagram.
+/// The most endpoints that are tried for a datagram.
 const ENDPOINTS: usize = 8;
 
 /// State shared by the flows of a listener.
@@ -57,7 +57,7 @@ pub(super) struct Flow {
     /// The endpoints that did not take the datagram at hand.
     tried: Vec<SocketAddr>,
     upstream: Upstream,
-    /// The last datagram, if it is not too large.
+    /// The last datagram that was sent, if it is not too large.
     kept: Vec<u8>,
     /// The number of datagrams the client has sent.
     sent: u64,
@@ -126,31 +126,39 @@ impl Flow {
         self.upstream.number == upstream
     }
 
-    /// Sends datagrams of the client. Returns how many the endpoint may have: the next one was
-    /// refused.
+    /// Sends datagrams of the client. Returns how many the endpoint may have: before the next one was
+    /// sent, the system reported that one of these, or an earlier one, was refused.
     pub(super) fn send(&mut self, datagrams: &[&[u8]]) -> usize {
+        self.tried.clear();
+        if !self.is_awaited() {
+            self.kept.clear();
+        }
         let taken = self.upstream.send(datagrams);
-        let last = datagrams.get(taken).or(datagrams.last()).copied().unwrap_or_default();
-        self.sent += datagrams.len().min(taken + 1) as u64;
-        self.kept.clear();
-        if last.len() <= LARGEST_KEPT {
-            self.kept.extend_from_slice(last);
+        self.sent += taken as u64;
+        if let Some(last) = datagrams[..taken].last() {
+            self.keep(last);
         }
         taken
     }
 
-    /// Goes on to another endpoint, since this one has not taken a datagram: the one at hand, or
-    /// an earlier one, which is sent again if it is kept and has had no answer.
+    fn keep(&mut self, datagram: &[u8]) {
+        self.kept.clear();
+        if datagram.len() <= LARGEST_KEPT {
+            self.kept.extend_from_slice(datagram);
+        }
+    }
+
+    /// Goes on to another endpoint, since this one has not taken a datagram. The last one is sent
+    /// again if it is kept and has had no answer, and then the one at hand, which was not sent.
     pub(super) fn move_on(
         &mut self,
         context: &mut Context,
         at_hand: Option<&[u8]>,
     ) -> Result<(), UpstreamError> {
+        if !self.is_awaited() {
+            self.kept.clear();
+        }
         loop {
-            if self.upstream.activity.answers.load(Ordering::Acquire) > 0 {
-                self.tried.clear();
-            }
-            let is_awaited = self.upstream.activity.is_awaited.load(Ordering::Acquire);
             let refused = io::ErrorKind::ConnectionRefused.into();
             failed(context, &self.port, self.endpoint(), self.ends.client.ip(), &refused);
             context.shared.counters.count(Counted::Retries);
@@ -158,12 +166,13 @@ impl Flow {
             let Self { port, pool, ends, tried, slot, .. } = self;
             let source = slot.source();
             self.upstream = Upstream::choose(context, port, *pool, *ends, source, tried)?;
-            // The datagram is the first for this endpoint.
-            self.sent = 1;
-            let kept = Some(&self.kept[..]).filter(|kept| is_awaited && !kept.is_empty());
-            match at_hand.or(kept) {
-                Some(datagram) if self.upstream.send(&[datagram]) == 0 => {}
-                _ => return Ok(()),
+            let kept = Some(&self.kept[..]).filter(|kept| !kept.is_empty());
+            let datagrams: Vec<&[u8]> = kept.into_iter().chain(at_hand).collect();
+            // The datagrams are the first for this endpoint.
+            self.sent = datagrams.len() as u64;
+            if datagrams.is_empty() || self.upstream.send(&datagrams) == datagrams.len() {
+                at_hand.into_iter().for_each(|sent| self.keep(sent));
+                return Ok(());
             }
         }
     }
@@ -194,7 +203,8 @@ impl Flow {
 }
 
 impl Upstream {
-    /// Chooses an endpoint. Those that cannot be reached from here are added to `tried`.
+    /// Chooses an endpoint, unless as many were tried as may be. Those that cannot be reached from
+    /// here are added to `tried`.
     fn choose(
         context: &mut Context,
         port: &Arc<Port>,
@@ -204,7 +214,7 @@ impl Upstream {
         tried: &mut Vec<SocketAddr>,
     ) -> Result<Self, UpstreamError> {
         let mut error = UpstreamError::NoEndpoint;
-        for _ in 0..ENDPOINTS {
+        while tried.len() < ENDPOINTS {
             let Some(chosen) = port.choose(pool, ends, tried) else { break };
             let shown = context.shared.shown(Protocol::Udp, ends, chosen.address);
             match connect(&context.shared, chosen.address, source, shown) {

@@ -203,10 +203,10 @@ impl Flows {
         let mut found = own.and_then(|own| first(own, |flow| is_idle(*flow)));
         if found.is_none() && full != LimitReached::Client {
             let own = self.everywhere.count(source);
-            let of_more = idle.all.front().is_some_and(|(count, _)| *count > own);
-            if of_more {
-                found = first(&mut idle.all, |(_, flow)| is_idle(*flow)).map(|(_, flow)| flow);
-            }
+            let are_of_more = |(count, _): &(usize, SocketAddr)| *count > own;
+            found = std::iter::from_fn(|| idle.all.pop_front_if(|next| are_of_more(next)))
+                .map(|(_, flow)| flow)
+                .find(|flow| is_idle(*flow));
         }
         self.idle = Some(idle);
         found.is_some_and(|flow| self.end(flow))
@@ -326,6 +326,7 @@ fn first<T>(items: &mut VecDeque<T>, is_wanted: impl Fn(&T) -> bool) -> Option<T
 #[cfg(test)]
 mod tests {
     use switchyard_core::state::Action;
+    use test_netns::wait::{PATIENCE, scaled};
     use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
 
     use super::*;
@@ -373,22 +374,54 @@ mod tests {
         let listener = Arc::new(runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap());
         let count = |counted| shared.counters.get(counted);
 
-        // Too large to be kept.
-        let datagrams = [&[b'?'; 5000][..]; 6];
+        // Both of a resolver's, of which the first is refused.
         let mut flows = Flows::new(&open, &listener, unbounded_channel().0);
         let serving_two = serving(&[refuses, takes], address);
+        taking.set_read_timeout(Some(scaled(PATIENCE))).unwrap();
+        for port in [5, 6] {
+            let client = SocketAddr::from(([127, 0, 0, 1], port));
+            flows.forward(&serving_two, client, &[b"A", b"AAAA"]);
+            let received = [(); 2].map(|()| {
+                let mut buffer = [0; 9];
+                let length = taking.recv(&mut buffer).unwrap();
+                buffer[..length].to_vec()
+            });
+            assert_eq!(received, [b"A".to_vec(), b"AAAA".to_vec()]);
+        }
+
+        // As many endpoints are tried as for a connection.
+        let others = [(); 20].map(|()| bind());
+        let all = others.each_ref().map(|other| {
+            let address = other.local_addr().unwrap();
+            other.connect(address).unwrap();
+            address
+        });
+        let before = [Counted::Retries, Counted::DroppedIn].map(count);
+        let client = SocketAddr::from(([127, 0, 0, 1], 7));
+        flows.forward(&serving(&all, address), client, &[b"A", b"AAAA"]);
+        assert_eq!(
+            [Counted::Retries, Counted::DroppedIn].map(count),
+            [before[0] + 8, before[1] + 1]
+        );
+        assert!(!flows.by_client.contains_key(&client));
+        let now = || [Counted::DatagramsIn, Counted::DroppedIn, Counted::Udp].map(count);
+        let before = now();
+
+        // Too large to be kept.
+        let datagrams = [&[b'?'; 5000][..]; 6];
         for port in [1, 2] {
             flows.forward(&serving_two, SocketAddr::from(([127, 0, 0, 1], port)), &datagrams);
         }
-        assert_eq!((count(Counted::DatagramsIn), count(Counted::DroppedIn)), (12, 0));
+        assert_eq!(now(), [before[0] + 12, before[1], before[2] + 2]);
 
         flows.forward(
             &serving(&[refuses], address),
             SocketAddr::from(([127, 0, 0, 1], 3)),
             &datagrams,
         );
-        assert_eq!(count(Counted::DatagramsIn) + count(Counted::DroppedIn), 18);
-        assert_eq!(count(Counted::Udp), 3, "no flow is started for the rest");
+        let after = now();
+        assert_eq!(after[0] + after[1], before[0] + before[1] + 18);
+        assert_eq!(after[2], before[2] + 3, "no flow is started for the rest");
 
         let mut dropping = serving(&[refuses], address);
         dropping.listener.action = Action::Drop;

@@ -123,17 +123,20 @@ fn forward(open: &OpenListener, serving: &Serving, buffer: &mut Receiving, flows
 }
 
 /// Whether an error reports that an earlier datagram could not be delivered: ICMP, by which IPv6
-/// also shows that a firewall forbids it, or on Windows a reset.
+/// also shows that a firewall forbids it (`EACCES`), or on Windows a reset.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::*;
-    matches!(
-        error.kind(),
-        ConnectionRefused
-            | ConnectionReset
-            | HostUnreachable
-            | NetworkUnreachable
-            | PermissionDenied
-    )
+    // The datagram at hand is dropped by this node's own firewall, or as conntrack's table is full.
+    const EPERM: i32 = 1;
+    error.raw_os_error() != Some(EPERM)
+        && matches!(
+            error.kind(),
+            ConnectionRefused
+                | ConnectionReset
+                | HostUnreachable
+                | NetworkUnreachable
+                | PermissionDenied
+        )
 }
 
 #[cfg(test)]

@@ -57,6 +57,22 @@ fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
     assert!(turns >= COUNT / AT_ONCE, "{turns}");
 }
 
+/// No endpoint is to blame for what this node drops, as with a full table of conntrack.
+#[cfg(unix)]
+#[test]
+fn errors_are_refusals_if_another_host_sends_them() {
+    for (error, is_of_endpoint) in [
+        (libc::ECONNREFUSED, true),
+        (libc::EHOSTUNREACH, true),
+        (libc::EACCES, true),
+        (libc::EPERM, false),
+        (libc::ENOBUFS, false),
+    ] {
+        let error = io::Error::from_raw_os_error(error);
+        assert_eq!(is_refusal(&error), is_of_endpoint, "{error}");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_turn_is_bounded_in_datagrams_rather_than_in_buffers() {
