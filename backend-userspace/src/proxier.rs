@@ -1,6 +1,9 @@
 //! The backend, open: a forwarder, and the capture mode that leads traffic to it.
 
-use std::time::{Duration, Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use ipnet::IpNet;
@@ -30,6 +33,10 @@ pub(crate) const PROFILE: Profile = Profile {
 
 /// The time to wait before a failed removal of leftovers is tried again.
 const RETRY_REMOVAL: Duration = Duration::from_secs(60);
+
+/// The time to go on accepting when new connections wait for another program: so long, connections
+/// may arrive whose handshake has begun before, which a closed listener would reset.
+const HANDSHAKES: Duration = Duration::from_millis(500);
 
 /// The rules that other capture modes left.
 struct Leftovers {
@@ -122,8 +129,12 @@ impl Proxier for UserspaceProxier {
     }
 
     fn drain(&mut self, limit: Duration) {
+        let start = Instant::now();
         (self.capture.pause())();
-        self.forwarder.drain(limit);
+        if self.capture.pauses() {
+            thread::sleep(HANDSHAKES.min(limit));
+        }
+        self.forwarder.drain(limit.saturating_sub(start.elapsed()));
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {

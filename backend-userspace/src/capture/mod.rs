@@ -89,6 +89,11 @@ pub(crate) trait Capture: Send {
         Box::new(|| {})
     }
 
+    /// Whether traffic waits after a [pause](Self::pause) began.
+    fn pauses(&self) -> bool {
+        false
+    }
+
     /// Opens a monitor of what the capture mode programs, if it programs anything.
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         None

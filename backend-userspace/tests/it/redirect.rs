@@ -1,7 +1,14 @@
 //! Traffic that rules redirect.
 
-use std::time::Duration;
+use std::{
+    io::Read,
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::Duration,
+};
 
+use rustix::net::sockopt;
+use socket2::{Domain, Socket, Type};
 use switchyard_core::{
     model::IpFamily,
     testing::{NODE, endpoint, service, slice},
@@ -202,10 +209,20 @@ fn connections_wait_for_the_next_start() {
         let mut node = start(settings(kind));
         servers(&[2]);
         node.sync([web().apply(), web_slice(&[2])]);
+        // The system has the end of the handshake wait for 200 ms for bytes to send with it.
+        let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        sockopt::set_tcp_quickack(&client, false).expect("TCP has the option");
+        let to: SocketAddr = EVERYWHERE[0].parse().expect("an address");
+        client.connect(&to.into()).expect("the handshake begins");
+        let asked = thread::spawn(move || {
+            let mut answer = [0];
+            TcpStream::from(client).read_exact(&mut answer).map(|()| answer)
+        });
         node.proxier.drain(Duration::MAX);
+        assert_eq!(asked.join().expect("a result").ok(), Some([2]), "{kind}: the handshake ends");
         let place = std::fs::read_link("/proc/thread-self").expect("proc");
         let sockets = format!("/proc/{}/net/tcp", place.display());
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             // The thread has the same namespace.
             let asked = scope.spawn(|| answers(EVERYWHERE[0], 1));
             // SYN_SENT, of a connection to 10.96.0.1.

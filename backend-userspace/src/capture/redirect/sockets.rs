@@ -354,6 +354,10 @@ impl Capture for Redirect {
         })
     }
 
+    fn pauses(&self) -> bool {
+        true
+    }
+
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.derived.request_resync();
         self.rules.clean_up().await?;
