@@ -24,6 +24,7 @@ mod counters;
 mod ends;
 mod everywhere;
 mod listener;
+mod local_ports;
 mod loops;
 mod panicked;
 mod pipes;

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::forwarder::{
     balance::{Affinity, Connection, Member, Pool},
     ends::Ends,
+    local_ports::LocalPort,
     rate_limit::RateLimit,
 };
 
@@ -63,6 +64,22 @@ pub(crate) struct Chosen {
     /// The endpoint's address and port.
     pub(crate) address: SocketAddr,
     _connection: Connection,
+    /// With TCP.
+    local_port: Option<LocalPort>,
+}
+
+impl Chosen {
+    /// Has the value keep the local port of the connection.
+    pub(crate) fn keep(&mut self, port: Option<LocalPort>) {
+        self.local_port = port;
+    }
+
+    /// Notes that the connection was closed from here first.
+    pub(crate) fn closed_first(&mut self) {
+        if let Some(port) = &mut self.local_port {
+            port.rest();
+        }
+    }
 }
 
 impl Snapshot {
@@ -208,7 +225,11 @@ impl Port {
                 chosen
             }
         };
-        chosen.map(|(address, connection)| Chosen { address, _connection: connection })
+        chosen.map(|(address, connection)| Chosen {
+            address,
+            _connection: connection,
+            local_port: None,
+        })
     }
 
     /// Notes that an endpoint did not take the connection of a client, which is remembered no

@@ -21,6 +21,7 @@ use crate::forwarder::{
     ends::Ends,
     everywhere::Everywhere,
     listener::Listener,
+    local_ports::LocalPorts,
     loops::{self, Loops},
     panicked::Panicked,
     pipes::Pipes,
@@ -116,6 +117,8 @@ pub(crate) struct Shared {
     pub(crate) showing: Showing,
     /// The ports that flows come from.
     pub(crate) source_ports: Arc<SourcePorts>,
+    /// The ports that connections of TCP come from.
+    pub(crate) local_ports: Arc<LocalPorts>,
     /// The addresses that are listened on.
     pub(crate) listening: RwLock<HashSet<(Protocol, SocketAddr)>>,
     /// The clients that affinity remembers.
@@ -155,6 +158,7 @@ impl Shared {
             clients: RwLock::default(),
             showing: Showing::default(),
             source_ports: Arc::default(),
+            local_ports: Arc::default(),
             listening: RwLock::default(),
             remembered: Arc::default(),
             for_buffers: memory.map_or(usize::MAX, |memory| memory / FOR_BUFFERS),

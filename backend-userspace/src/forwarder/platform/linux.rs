@@ -20,6 +20,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
 use super::{Message, Pipe, Platform, Receiving, datagrams, options::switch_on, sctp};
+use crate::forwarder::local_ports::Reuse;
 
 /// The number of bytes a socket takes ahead of what it can that send, so that a client that does
 /// not read has little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does
@@ -60,6 +61,15 @@ impl Platform for Linux {
         let Ok(reserved) = self.reserved_ports() else { return Vec::new() };
         let is_reserved = |port: &u16| reserved.iter().any(|ports| ports.contains(port));
         (first..=last).filter(|port| !is_reserved(port)).collect()
+    }
+
+    /// ip-sysctl: `tcp_tw_reuse`.
+    fn reuse(&self) -> Reuse {
+        match setting("tcp_tw_reuse").as_deref().map(str::trim) {
+            Ok("0") => Reuse::None,
+            Ok("1") => Reuse::All,
+            _ => Reuse::Loopback,
+        }
     }
 
     /// ip-sysctl: `ip_local_reserved_ports`.

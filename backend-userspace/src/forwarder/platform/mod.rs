@@ -20,6 +20,8 @@ use std::{
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
+use crate::forwarder::local_ports::Reuse;
+
 /// The attributes of a message of SCTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
@@ -97,6 +99,11 @@ pub(crate) trait Platform: Send + Sync {
     /// endpoints may [share a port](Self::share_port).
     fn ephemeral_ports(&self) -> Vec<u16> {
         Vec::new()
+    }
+
+    /// The endpoints to which the system connects from ports that it keeps after a connection.
+    fn reuse(&self) -> Reuse {
+        Reuse::None
     }
 
     /// The ports that are reserved for programs that ask for them by number.

@@ -46,8 +46,9 @@ pub(super) async fn connect(
     let mut tries = 0;
     let mut is_without_port = false;
     let mut last = None;
+    let mut refused = None;
     while tries < timeouts.len().max(TRIES) {
-        let Some(chosen) = port.choose(pool, ends, &tried) else {
+        let Some(mut chosen) = port.choose(pool, ends, &tried) else {
             if tried.is_empty() || tries >= timeouts.len() {
                 break;
             }
@@ -57,12 +58,26 @@ pub(super) async fn connect(
             }
             continue;
         };
+        let shown = shared.shown(protocol, ends, chosen.address);
+        // From its own address, a client takes ports of nobody else.
+        if protocol == Protocol::Tcp && shown.is_none() {
+            let source = shared.source(ends.client.ip());
+            match shared.local_ports.take(&*shared.platform, chosen.address, source) {
+                Ok(local_port) => chosen.keep(local_port),
+                Err(full) => {
+                    refused = Some(full);
+                    tries += 1;
+                    tried.push(chosen.address);
+                    continue;
+                }
+            }
+        }
         let limit = timeouts.get(tries).or(timeouts.last()).copied().unwrap_or(Duration::MAX);
         let address = chosen.address;
         if tries > 0 {
             shared.counters.count(Counted::Retries);
         }
-        let result = match shared.shown(protocol, ends, address) {
+        let result = match shown {
             None => attempt(shared, protocol, address, None, first, limit).await,
             Some(client) => show(shared, port, address, client, first, limit).await,
         };
@@ -106,6 +121,10 @@ pub(super) async fn connect(
                 last = Some(error);
             }
         }
+    }
+    if let Some(full) = refused.filter(|_| last.is_none()) {
+        shared.slots.refuse(port, ends.client.ip(), full);
+        return None;
     }
     shared.counters.count(Counted::unserved(protocol));
     if port.is_due(Warning::Unserved) {

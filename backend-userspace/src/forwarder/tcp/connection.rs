@@ -82,10 +82,13 @@ async fn run(
     let protocol = serving.port.id().name.protocol;
     // Most of a connection's life is that of `copy`, whose task should not be as big as that.
     let starting = Box::pin(start(&shared, &serving, pool, &client, address));
-    let Some(Started { endpoint, first, _chosen }) = starting.await else { return };
+    let Some(Started { endpoint, first, mut chosen }) = starting.await else { return };
     drop(serving);
     match copy(&shared, protocol, &client, &endpoint, first).await {
-        Ending::Complete => {
+        Ending::Complete { is_client_first } => {
+            if is_client_first {
+                chosen.closed_first();
+            }
             for (end, other) in [(&client, &endpoint), (&endpoint, &client)] {
                 if is_pending(&shared, end) {
                     // What the system keeps for an end takes the place as long.
@@ -111,6 +114,7 @@ async fn run(
             // from the endpoint that it has.
             if Box::pin(delivered(&shared, &endpoint)).await == Delivery::Closed {
                 release(&endpoint);
+                chosen.closed_first();
             }
         }
         Ending::Failed => {}
@@ -127,7 +131,7 @@ struct Started {
     endpoint: TcpStream,
     /// The bytes to send to the endpoint first.
     first: Vec<u8>,
-    _chosen: Chosen,
+    chosen: Chosen,
 }
 
 /// Connects a client to an endpoint. Returns `None` if no endpoint takes the connection, or if the
@@ -151,14 +155,14 @@ async fn start(
     let mut first = version.map_or(Vec::new(), |version| header(version, ends));
     let of_client =
         if protocol == Protocol::Tcp { read_first(client, &mut first).ok()? } else { 0 };
-    let (endpoint, _chosen) = select! {
+    let (endpoint, chosen) = select! {
         biased;
         endpoint = connect(shared, &serving.port, pool, ends, &mut first) => endpoint?,
         // The client has reset the connection. One that only sends no more may still read.
         _ = client.ready(Interest::ERROR) => return None,
     };
     shared.counters.add(Counted::BytesIn, of_client as u64);
-    Some(Started { endpoint, first, _chosen })
+    Some(Started { endpoint, first, chosen })
 }
 
 /// Appends what a client has sent already, which then takes no packet, and wakes no endpoint, of

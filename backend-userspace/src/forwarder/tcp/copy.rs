@@ -110,7 +110,10 @@ enum Failed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Both ends have sent everything.
-    Complete,
+    Complete {
+        /// Whether the client's end was passed on first.
+        is_client_first: bool,
+    },
     /// Something is lost that an end has sent, or would have sent.
     Failed,
     /// The client has sent everything, which was passed on, and is gone.
@@ -209,10 +212,11 @@ pub(super) async fn copy(
                 direction.gone = Some(gone);
             }
         }
+        let complete = Ending::Complete { is_client_first: up.passes_end_on };
         match (up.state, down.state) {
-            (State::Ended, State::Ended) => Poll::Ready(Ending::Complete),
+            (State::Ended, State::Ended) => Poll::Ready(complete),
             (State::Ended, _) | (_, State::Ended) if protocol == Protocol::Sctp => {
-                Poll::Ready(Ending::Complete)
+                Poll::Ready(complete)
             }
             (State::Ended, _) if up.gone.is_some() => Poll::Ready(Ending::ClientGone),
             (_, State::Ended) if down.gone.is_some() => Poll::Ready(Ending::EndpointGone),
@@ -476,7 +480,7 @@ mod tests {
                 idle.push(shared.pipes.idle());
             }
             drop((client, endpoint));
-            assert_eq!(copying.await.unwrap(), Ending::Complete);
+            assert!(matches!(copying.await.unwrap(), Ending::Complete { .. }));
             let sent = pieces.iter().sum::<usize>() as u64;
             assert_eq!(shared.counters.get(Counted::BytesIn), sent);
             idle
@@ -511,7 +515,7 @@ mod tests {
                 drop((client, endpoint));
             };
             let copied = copy(&shared, Protocol::Tcp, &a, &b, Vec::new());
-            assert_eq!(tokio::join!(copied, received).0, Ending::Complete);
+            assert!(matches!(tokio::join!(copied, received).0, Ending::Complete { .. }));
         });
     }
 

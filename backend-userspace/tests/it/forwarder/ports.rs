@@ -187,6 +187,43 @@ fn an_endpoint_that_all_ports_are_connected_to_is_passed_over() {
 }
 
 #[test]
+fn a_client_that_opens_and_closes_connections_leaves_ports_to_others() {
+    with_ports(60, || {
+        // As with endpoints elsewhere.
+        fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "0").unwrap();
+        let forwarder = forwarder(|_| {});
+        let socket = TcpListener::bind("127.0.0.1:2080").unwrap();
+        let endpoint = socket.local_addr().unwrap();
+        thread::spawn(move || {
+            for mut stream in socket.incoming().flatten() {
+                thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
+            }
+        });
+        let web = id("web", Protocol::Tcp);
+        forwarder.serve(&Arc::new(service(&web, &[endpoint])));
+        let mut at = listener(&web);
+        at.address.set_port(1080);
+        let to = forwarder.listen(&at).unwrap();
+        // Ports of the clients' own, which are not in the range.
+        let is_served = |last: u8, port: u16| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.bind(&SocketAddr::from(([127, 0, 0, last], port)).into()).unwrap();
+            socket.connect(&to.into()).unwrap();
+            let mut client = TcpStream::from(socket);
+            let sent = std::io::Write::write_all(&mut client, b"x");
+            let _ = client.shutdown(std::net::Shutdown::Write);
+            let mut answer = Vec::new();
+            let read = client.read_to_end(&mut answer);
+            sent.is_ok() && read.is_ok() && answer == b"x"
+        };
+        let served = (10_000..10_060).filter(|port| is_served(2, *port)).count();
+        assert!((28..=32).contains(&served), "{served}");
+        assert!((10_000..10_010).all(|port| is_served(3, port)));
+        assert!(forwarder.usage().refused >= 28);
+    });
+}
+
+#[test]
 fn a_listener_is_no_endpoint() {
     let forwarder = forwarder(|config| config.connections = Some(60));
     let to = serve(&forwarder, "web", &[echo("a")]);
