@@ -64,8 +64,8 @@ pub(crate) struct LocalPort {
 
 impl LocalPorts {
     /// Counts a port, or nothing where the number of ports is not known. The limit is a dynamic
-    /// threshold as in [`slots`](crate::forwarder::slots): a client may have as many as are free, so
-    /// that one alone leaves half.
+    /// threshold as in [`slots`](crate::forwarder::slots): a client may have as many as are free,
+    /// so that one alone leaves half.
     pub(crate) fn take(
         self: &Arc<Self>,
         platform: &dyn Platform,

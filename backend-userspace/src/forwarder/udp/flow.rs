@@ -126,8 +126,8 @@ impl Flow {
         self.upstream.number == upstream
     }
 
-    /// Sends datagrams of the client. Returns how many the endpoint may have: before the next one was
-    /// sent, the system reported that one of these, or an earlier one, was refused.
+    /// Sends datagrams of the client. Returns how many the endpoint may have: before the next one
+    /// was sent, the system reported that one of these, or an earlier one, was refused.
     pub(super) fn send(&mut self, datagrams: &[&[u8]]) -> usize {
         self.tried.clear();
         if !self.is_awaited() {

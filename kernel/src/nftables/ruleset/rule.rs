@@ -125,8 +125,8 @@ pub enum Statement {
     /// `socket transparent 1`: the packet is for a socket of this host that may have an address of
     /// another host (`IP_TRANSPARENT`). In chains of the hooks `prerouting` and `input` alone.
     SocketTransparent,
-    /// `socket wildcard 1`: the packet is for a socket that is bound to all addresses, which is found
-    /// by its port. In the same chains, since Linux 5.11.
+    /// `socket wildcard 1`: the packet is for a socket that is bound to all addresses, which is
+    /// found by its port. In the same chains, since Linux 5.11.
     SocketWildcard,
     /// `meta mark & 0x4000 != 0`
     MarkSet(u32),
