@@ -46,6 +46,7 @@ fn authorities_are_needed_only_for_certificates_that_are_checked() {
     };
     for cluster in [
         "server: \"http://127.0.0.1:1\"",
+        "server: \"127.0.0.1:1\"",
         "server: \"https://127.0.0.1:1\", insecure-skip-tls-verify: true",
     ] {
         assert!(log(cluster).contains("Connection refused"), "{cluster}");

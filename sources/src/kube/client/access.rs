@@ -5,7 +5,9 @@
 //! fails on entries that client-go skips.
 
 use std::{
-    env, fs, io,
+    env,
+    error::Error,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -33,22 +35,19 @@ pub(super) struct Access {
 impl Access {
     pub(super) fn load(config: &KubeConfig) -> Result<Self, ClientError> {
         let mut kube = match (&config.kubeconfig, &config.master) {
-            (Some(path), _) => {
-                let failed = |source| ClientError::Kubeconfig {
-                    path: path.display().to_string(),
-                    source: Box::new(source),
-                };
-                Kubeconfig::read_from(path).and_then(from_kubeconfig).map_err(failed)?
-            }
-            (None, Some(_)) => Config::new(Uri::default()),
+            (Some(path), master) => from_kubeconfig(path, master.clone()).map_err(|source| {
+                ClientError::Kubeconfig { path: path.display().to_string(), source }
+            })?,
+            (None, Some(master)) => Config::new(server_address(master, false)?),
             (None, None) => Config::incluster().map_err(ClientError::InCluster)?,
         };
-        if let Some(master) = &config.master {
-            kube.cluster_url = server_address(master, &kube)?;
+        let is_plain = kube.cluster_url.scheme_str() == Some("http");
+        if is_plain {
+            // As in client-go, credentials are for TLS alone.
+            kube.auth_info = AuthInfo::default();
         }
         // Certificates that nothing verifies need no authorities. Without this the system's would
         // be read, and an image that holds nothing but the program has none.
-        let is_plain = kube.cluster_url.scheme_str() == Some("http");
         if kube.root_cert.is_none() && (is_plain || kube.accept_invalid_certs) {
             kube.root_cert = Some(Vec::new());
         }
@@ -137,39 +136,45 @@ fn base64(data: Vec<u8>) -> String {
     encoded.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
-/// Returns the address that `master` means. As in client-go, an address without a scheme is reached
-/// by TLS if there is an authority to trust.
-fn server_address(master: &str, config: &Config) -> Result<Uri, ClientError> {
-    let has_tls = config.root_cert.is_some() || config.accept_invalid_certs;
-    let scheme = match (master.contains("://"), has_tls) {
+/// Returns the address of a server. One without a scheme is reached by TLS if `has_tls`.
+fn server_address(server: &str, has_tls: bool) -> Result<Uri, ClientError> {
+    let scheme = match (server.contains("://"), has_tls) {
         (true, _) => "",
         (false, true) => "https://",
         (false, false) => "http://",
     };
-    let address = format!("{scheme}{master}").parse::<Uri>().ok();
+    let address = format!("{scheme}{server}").parse::<Uri>().ok();
     address
         .filter(|address| address.host().is_some())
-        .ok_or_else(|| ClientError::Master(master.to_owned()))
+        .ok_or_else(|| ClientError::Server(server.to_owned()))
 }
 
-/// Returns the configuration of the kubeconfig's current context.
-fn from_kubeconfig(kubeconfig: Kubeconfig) -> Result<Config, KubeconfigError> {
+/// Returns the configuration of the kubeconfig's current context. As in client-go, `master` takes
+/// the place of the kubeconfig's server and of the name in the server's certificate.
+fn from_kubeconfig(
+    path: &Path,
+    master: Option<String>,
+) -> Result<Config, Box<dyn Error + Send + Sync>> {
+    let kubeconfig = Kubeconfig::read_from(path)?;
     let name = kubeconfig.current_context.ok_or(KubeconfigError::CurrentContextNotSet)?;
     let context = kubeconfig.contexts.into_iter().find(|named| named.name == name);
     let context =
         context.and_then(|named| named.context).ok_or(KubeconfigError::LoadContext(name))?;
     let name = context.cluster;
     let cluster = kubeconfig.clusters.into_iter().find(|named| named.name == name);
-    let cluster = cluster
+    let mut cluster = cluster
         .and_then(|named| named.cluster)
         .ok_or(KubeconfigError::LoadClusterOfContext(name))?;
+    if master.is_some() {
+        cluster.server = master;
+        cluster.tls_server_name = None;
+    }
     // As in client-go, a user that is missing means no credentials.
     let user = context.user.and_then(|name| {
         kubeconfig.auth_infos.into_iter().find(|named| named.name == name)?.auth_info
     });
 
-    let server = cluster.server.as_deref().ok_or(KubeconfigError::MissingClusterUrl)?;
-    let mut config = Config::new(server.parse().map_err(KubeconfigError::ParseClusterUrl)?);
+    let mut config = Config::new(Uri::default());
     if let Some(namespace) = context.namespace {
         config.default_namespace = namespace;
     }
@@ -185,6 +190,15 @@ fn from_kubeconfig(kubeconfig: Kubeconfig) -> Result<Config, KubeconfigError> {
     }
     config.auth_info = with_cluster(user.unwrap_or_default(), &cluster)?;
     config.tls_server_name = cluster.tls_server_name;
+    let server = cluster.server.ok_or(KubeconfigError::MissingClusterUrl)?;
+    let user = &config.auth_info;
+    // client-go's rule for clients. By its rule for kubeconfigs, no server that has TLS could be
+    // reached: without a scheme, it sends plain text and no credentials.
+    let has_tls = config.root_cert.is_some()
+        || config.accept_invalid_certs
+        || user.client_certificate.is_some()
+        || user.client_certificate_data.is_some();
+    config.cluster_url = server_address(&server, has_tls)?;
     Ok(config)
 }
 
@@ -204,4 +218,55 @@ fn authorities(cluster: &Cluster) -> Result<Option<Vec<Vec<u8>>>, KubeconfigErro
     let blocks = pem::parse_many(text).map_err(KubeconfigError::ParseCertificates)?;
     let certificates = blocks.into_iter().filter(|block| block.tag() == "CERTIFICATE");
     Ok(Some(certificates.map(pem::Pem::into_contents).collect()))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The configuration with a kubeconfig in this file, and a `master`.
+    pub(in super::super) fn write_kubeconfig(
+        path: &Path,
+        cluster: &Value,
+        user: &Value,
+        master: Option<&str>,
+    ) -> KubeConfig {
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "c", "user": user}],
+        });
+        fs::write(path, kubeconfig.to_string()).unwrap();
+        let master = master.map(str::to_owned);
+        KubeConfig { kubeconfig: Some(path.into()), master, ..KubeConfig::new("test") }
+    }
+
+    #[test]
+    fn the_server_is_the_masters_and_needs_no_scheme() {
+        const CA: &str =
+            "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFBQUEKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=";
+        let at = "10.0.0.1:6443";
+        let (by_tls, plain) = (format!("https://{at}/"), format!("http://{at}/"));
+        for (cluster, user, master, expected) in [
+            (json!({"server": at, "certificate-authority-data": CA}), json!({}), None, &by_tls),
+            (json!({"server": at, "insecure-skip-tls-verify": true}), json!({}), None, &by_tls),
+            (json!({"server": at}), json!({"client-certificate": "c"}), None, &by_tls),
+            (json!({"server": at}), json!({"token": "t"}), None, &plain),
+            // The kubeconfig of a control plane that is yet to be found.
+            (json!({"certificate-authority-data": CA}), json!({}), Some(at), &by_tls),
+            (json!({}), json!({"client-certificate-data": "Yw=="}), Some(at), &by_tls),
+            (json!({"server": "a b", "tls-server-name": "other"}), json!({}), Some(at), &plain),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let config = write_kubeconfig(&dir.path().join("k"), &cluster, &user, master);
+            let Access { config, .. } = Access::load(&config).unwrap();
+            assert_eq!(config.cluster_url.to_string(), *expected, "{cluster} {user}");
+            assert_eq!(config.tls_server_name, None);
+            let AuthInfo { token, .. } = config.auth_info;
+            assert!(token.is_none(), "credentials in plain text");
+        }
+    }
 }

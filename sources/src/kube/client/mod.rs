@@ -9,12 +9,9 @@ mod renewal;
 mod retry_after;
 mod token;
 
-use std::{io, path::PathBuf};
+use std::{error::Error, io, path::PathBuf};
 
-use kube::{
-    Client,
-    config::{InClusterError, KubeconfigError},
-};
+use kube::{Client, config::InClusterError};
 use tokio::task::{self, JoinError};
 
 #[cfg(feature = "testing")]
@@ -33,16 +30,16 @@ pub enum ClientError {
         /// The file.
         path: String,
         /// The cause.
-        source: Box<KubeconfigError>,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// There is neither a kubeconfig nor a service account.
     #[error(
         "neither a kubeconfig nor a server is given, and this is no pod with a service account"
     )]
     InCluster(#[source] InClusterError),
-    /// `master` is no address.
+    /// The kubeconfig's server, or `master`, is no address.
     #[error("`{0}` is not the address of a server")]
-    Master(String),
+    Server(String),
     /// The token file cannot be used.
     #[error("cannot use the token file `{}`", path.display())]
     Token {

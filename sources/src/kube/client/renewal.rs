@@ -254,18 +254,7 @@ mod tests {
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
-    use super::*;
-    use crate::kube::config::KubeConfig;
-
-    fn kubeconfig(cluster: Value, user: Value) -> String {
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "c", "user": user}],
-        });
-        kubeconfig.to_string()
-    }
+    use super::{super::access::tests::write_kubeconfig, *};
 
     /// A plugin that counts its runs in a file, and prints the status in another.
     const PLUGIN: &str = r#"echo >> "$RUNS"
@@ -282,10 +271,8 @@ mod tests {
             "command": "sh", "args": ["-c", PLUGIN],
             "env": env.map(|(name, value)| json!({"name": name, "value": value})),
         }});
-        fs::write(&path, kubeconfig(cluster, user)).unwrap();
         fs::write(&file, status.to_string()).unwrap();
-        let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
-        let access = Access::load(&config).unwrap();
+        let access = Access::load(&write_kubeconfig(&path, &cluster, &user, None)).unwrap();
         let Renewing(shared) =
             task::spawn_blocking(|| Renewing::new(access)).await.unwrap().unwrap();
         (shared, runs, file)
@@ -371,10 +358,9 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (path, token) = (dir.path().join("kubeconfig"), dir.path().join("token"));
             let user = json!({"tokenFile": token, "token": beside});
-            let cluster = json!({"server": "http://127.0.0.1:1"});
-            fs::write(&path, kubeconfig(cluster, user)).unwrap();
-            let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
-            let access = Access::load(&config).unwrap();
+            let cluster =
+                json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
+            let access = Access::load(&write_kubeconfig(&path, &cluster, &user, None)).unwrap();
             for unusable in ["\n", "a\u{7f}b"] {
                 fs::write(&token, unusable).unwrap();
                 assert_eq!(Renewing::new(access.clone()).is_ok(), beside == "static");

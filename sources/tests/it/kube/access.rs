@@ -46,10 +46,17 @@ async fn the_master_overrides_the_kubeconfig() {
 #[tokio::test]
 async fn a_configuration_without_a_server_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let absent =
-        KubeConfig { kubeconfig: Some(dir.path().join("absent")), ..KubeConfig::new(AGENT) };
+    let invalid = "clusters: [{name: c, cluster: {server: a b}}]\n\
+                   contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n";
+    fs::write(dir.path().join("invalid"), invalid).unwrap();
+    let [absent, invalid] = ["absent", "invalid"].map(|name| KubeConfig {
+        kubeconfig: Some(dir.path().join(name)),
+        ..KubeConfig::new(AGENT)
+    });
     let master = KubeConfig { master: Some("http://a b".to_owned()), ..KubeConfig::new(AGENT) };
-    for (config, part) in [(absent, "absent"), (master, "a b"), (KubeConfig::new(AGENT), "pod")] {
+    for (config, part) in
+        [(absent, "absent"), (invalid, "invalid"), (master, "a b"), (KubeConfig::new(AGENT), "pod")]
+    {
         let (sender, _events) = mpsc::channel::<Event>(1);
         let error = source::run(config, NODE, sender).await.unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
