@@ -7,8 +7,8 @@ use switchyard_core::runner::Input;
 use switchyard_kernel::route::SharedAddresses;
 use switchyard_sources::{
     kube::{
-        self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, Scope,
-        WatchHealth,
+        self as kube, Connection, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace,
+        Scope, WatchHealth,
     },
     manifests::{self, ManifestsError},
 };
@@ -111,19 +111,14 @@ async fn from_source(
         SourceSettings::Cluster(client) => {
             let observer = link.requests;
             let config = KubeConfig { observer: Some(observer.clone()), ..kube_config(client) };
-            let client = kube::client(&config).await.map_err(KubeSourceError::from)?;
+            let connection = kube::connect(&config).await.map_err(KubeSourceError::from)?;
+            let Connection { client, server, peer, .. } = connection;
             let pacer = Pacer::new(config.pace).observed_by(observer);
             link.names.read_from_cluster(client.clone(), pacer.clone());
             let publishing =
                 node_events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
             let service_proxy_name = config.service_proxy_name.as_deref();
-            let scope = Scope { node_name, service_proxy_name };
-            // The file may be about to be replaced; the client has read a good one.
-            let peer = link.addresses.is_some().then(|| kube::peer(&config));
-            let peer = peer.and_then(|peer| {
-                let warn = |err: &_| tracing::warn!(%err, "Failed to read the API server's name");
-                peer.inspect_err(warn).ok().flatten()
-            });
+            let scope = Scope { node_name, service_proxy_name, server: Some(&server) };
             let engine = sender.clone();
             let watching =
                 kube::watch_all(client, pacer, config.timing, scope, sender, link.watches);

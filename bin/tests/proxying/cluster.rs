@@ -49,7 +49,9 @@ fn authorities_are_needed_only_for_certificates_that_are_checked() {
         "server: \"127.0.0.1:1\"",
         "server: \"https://127.0.0.1:1\", insecure-skip-tls-verify: true",
     ] {
-        assert!(log(cluster).contains("Connection refused"), "{cluster}");
+        let found = log(cluster);
+        assert!(found.contains("Connection refused"), "{cluster}: {found}");
+        assert!(found.contains("server=\"127.0.0.1:1\""), "{found}");
     }
     assert!(log("server: \"https://127.0.0.1:1\"").contains("No CA certificates"));
 }

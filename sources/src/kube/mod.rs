@@ -36,7 +36,7 @@ use tokio::{
 
 use self::watch::{DecodableObject, Target, Watch};
 pub use self::{
-    client::{ClientError, client, peer},
+    client::{ClientError, Connection, client, connect},
     config::{KubeConfig, Timing},
     health::WatchHealth,
     observer::RequestObserver,
@@ -59,19 +59,20 @@ pub enum KubeSourceError {
 /// the receiver is dropped: to an engine (`Engine::inputs`), or to a channel of events.
 ///
 /// # Errors
-/// If the configuration does not say how to reach the server. A server that does not answer is no
-/// error: requests are repeated for ever.
+/// If the configuration does not say how to reach the server. A server that does not answer, and an
+/// exec plugin that fails, is no error: requests and runs are repeated for ever.
 pub async fn run<I: From<Event> + Send + 'static>(
     config: KubeConfig,
     node_name: &str,
     sender: Sender<I>,
 ) -> Result<(), KubeSourceError> {
-    let client = client(&config).await?;
+    let Connection { client, server, .. } = connect(&config).await?;
     let mut pacer = Pacer::new(config.pace);
     if let Some(observer) = config.observer {
         pacer = pacer.observed_by(observer);
     }
-    let scope = Scope { node_name, service_proxy_name: config.service_proxy_name.as_deref() };
+    let service_proxy_name = config.service_proxy_name.as_deref();
+    let scope = Scope { node_name, service_proxy_name, server: Some(&server) };
     watch_all(client, pacer, config.timing, scope, sender, WatchHealth::new()).await
 }
 
@@ -82,12 +83,14 @@ pub struct Scope<'a> {
     pub node_name: &'a str,
     /// The same as [`KubeConfig::service_proxy_name`].
     pub service_proxy_name: Option<&'a str>,
+    /// The name or address of the server, for the log ([`Connection::server`]).
+    pub server: Option<&'a str>,
 }
 
 impl<'a> From<&'a str> for Scope<'a> {
     /// Returns the scope of this node's own proxy.
     fn from(node_name: &'a str) -> Self {
-        Self { node_name, service_proxy_name: None }
+        Self { node_name, service_proxy_name: None, server: None }
     }
 }
 
@@ -105,6 +108,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
     health: WatchHealth,
 ) -> Result<(), KubeSourceError> {
     let scope = scope.into();
+    let server = || scope.server.map(str::to_owned);
     let mut watches = JoinSet::new();
     let context = (client, pacer, timing, sender.clone(), health);
     start::<Node, _>(
@@ -114,6 +118,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
             path: "/api/v1/nodes",
             labels: None,
             fields: Some(format!("metadata.name={}", scope.node_name)),
+            server: server(),
             is_optional: false,
         },
     );
@@ -124,6 +129,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
             path: "/apis/networking.k8s.io/v1/servicecidrs",
             labels: None,
             fields: None,
+            server: server(),
             is_optional: true,
         },
     );
@@ -137,6 +143,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
                 None => "!service.kubernetes.io/service-proxy-name".to_owned(),
             }),
             fields: Some("spec.clusterIP!=None".to_owned()),
+            server: server(),
             is_optional: false,
         },
     );
@@ -147,6 +154,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
             path: "/apis/discovery.k8s.io/v1/endpointslices",
             labels: Some("!service.kubernetes.io/headless".to_owned()),
             fields: None,
+            server: server(),
             is_optional: false,
         },
     );

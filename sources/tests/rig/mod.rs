@@ -44,7 +44,7 @@ impl<S> Rig<S> {
     /// Starts a source with this kubeconfig, whose requests are paced.
     pub async fn with_pacer(server: S, kubeconfig: &str, timing: Timing, pacer: Pacer) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let client = source::client(&config(kubeconfig, &dir)).await.unwrap();
+        let client = source::connect(&config(kubeconfig, &dir)).await.unwrap().client;
         let (sender, events) = mpsc::channel(64);
         let health = WatchHealth::new();
         let watches = source::watch_all(client, pacer, timing, NODE, sender, health.clone());

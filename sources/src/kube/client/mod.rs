@@ -9,16 +9,21 @@ mod renewal;
 mod retry_after;
 mod token;
 
-use std::{error::Error, io, path::PathBuf};
+use std::{error::Error, io, path::PathBuf, time::Duration};
 
 use kube::{Client, config::InClusterError};
-use tokio::task::{self, JoinError};
+use switchyard_core::error::ErrorChain;
+use tokio::{
+    task::{self, JoinError},
+    time,
+};
+use tracing::warn;
 
 #[cfg(feature = "testing")]
 pub use self::plugin::has_credentials;
 pub(super) use self::retry_after::RetryAfter;
 use self::{access::Access, observed::Observed, renewal::Renewing};
-use crate::kube::config::KubeConfig;
+use crate::kube::{config::KubeConfig, watch::Pauses};
 
 /// Why the configuration does not say how to reach the API server.
 #[derive(Debug, thiserror::Error)]
@@ -64,13 +69,37 @@ pub enum ClientError {
     Ended(#[source] JoinError),
 }
 
-/// Returns the host that connections of a [`client`] go to, by name or address: that of the API
-/// server, or of a proxy before it. Nothing is sent.
+/// A client of the API server, and where its connections go.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Connection {
+    /// The client. Nothing was sent yet.
+    pub client: Client,
+    /// The server's name or address, with its port if that is given.
+    pub server: String,
+    /// The host that connections go to, by name or address: the server, or a proxy before it.
+    pub peer: Option<String>,
+}
+
+/// Does the same as [`client`], but runs an exec plugin that fails again, with growing pauses.
 ///
 /// # Errors
-/// Those of [`client`].
-pub fn peer(config: &KubeConfig) -> Result<Option<String>, ClientError> {
-    Ok(Access::load(config)?.peer().map(str::to_owned))
+/// Those of [`client`], but for those of the plugin.
+pub async fn connect(config: &KubeConfig) -> Result<Connection, ClientError> {
+    let access = Access::load(config)?;
+    let (server, peer) = (access.host(), access.peer().map(str::to_owned));
+    let mut pauses = Pauses::default();
+    loop {
+        match with_access(access.clone(), config).await {
+            Ok(client) => return Ok(Connection { client, server, peer }),
+            Err(error @ ClientError::Plugin { .. }) => {
+                let err = ErrorChain(&error).to_string();
+                warn!(server, err, "Failed to load the client credentials; retrying");
+                time::sleep(pauses.next(Duration::ZERO)).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Makes a client for the API server. Nothing is sent yet.
@@ -82,7 +111,10 @@ pub fn peer(config: &KubeConfig) -> Result<Option<String>, ClientError> {
 /// # Errors
 /// If the kubeconfig, the service account, the address or the proxy cannot be used.
 pub async fn client(config: &KubeConfig) -> Result<Client, ClientError> {
-    let access = Access::load(config)?;
+    with_access(Access::load(config)?, config).await
+}
+
+async fn with_access(access: Access, config: &KubeConfig) -> Result<Client, ClientError> {
     if let Some(observer) = &config.observer {
         observer.connecting_to(&access.host());
     }

@@ -26,14 +26,13 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub(crate) use self::decode::DecodableObject;
 #[cfg(feature = "testing")]
 pub use self::decode::{decode_item, read_answer};
+pub(crate) use self::{decode::DecodableObject, pauses::Pauses};
 use self::{
     decode::{Item, Page, WatchItem, ends_list},
     failure::{Failure, ReceiverDropped},
     list::{Collected, List, log_nameless, malformed_event},
-    pauses::Pauses,
 };
 use crate::kube::{config::Timing, health::Pulse, pace::Pacer};
 
@@ -69,6 +68,8 @@ pub(crate) struct Target {
     pub(crate) path: &'static str,
     pub(crate) labels: Option<String>,
     pub(crate) fields: Option<String>,
+    /// The name or address of the server, for the log.
+    pub(crate) server: Option<String>,
     /// Whether the server may lack or forbid the resource.
     pub(crate) is_optional: bool,
 }
@@ -198,12 +199,12 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// ([`Watch::recover_list`]), and after the outage some nodes read one list from the server's
     /// cache. From the first watch on, lists are streamed again.
     fn recover_stream(&mut self, failure: &Failure) -> Option<Duration> {
-        let kind = T::KIND;
+        let (kind, server) = (T::KIND, self.target.server.as_deref());
         if failure.code() == 410 {
             self.least = None;
         }
         if failure.is_about_streaming() {
-            debug!(%kind, err = %ErrorChain(failure), "WatchList failed; falling back to list");
+            debug!(%kind, server, err = %ErrorChain(failure), "WatchList failed; falling back to list");
             self.change_way(false);
             return None;
         }
@@ -211,7 +212,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             self.failures += 1;
         }
         if self.failures >= MAX_STREAM_ERRORS {
-            info!(%kind, failures = self.failures, "WatchList not supported; falling back to list");
+            info!(%kind, server, failures = self.failures, "WatchList not supported; falling back to list");
             self.change_way(false);
         }
         self.log_and_wait(failure)
@@ -239,13 +240,13 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
 
     /// Has everything listed again if the version is of no use.
     fn recover_watch(&mut self, failure: &Failure) -> Option<Duration> {
-        let kind = T::KIND;
+        let (kind, server) = (T::KIND, self.target.server.as_deref());
         let is_about_version = failure.is_about_version();
         let is_silent = self.silent >= MAX_SILENT;
         if is_about_version {
-            info!(%kind, err = %ErrorChain(failure), "Watch expired; relisting");
+            info!(%kind, server, err = %ErrorChain(failure), "Watch expired; relisting");
         } else if is_silent || self.fruitless >= MAX_FRUITLESS {
-            warn!(%kind, err = %ErrorChain(failure), "Watch failed repeatedly; relisting");
+            warn!(%kind, server, err = %ErrorChain(failure), "Watch failed repeatedly; relisting");
             self.pulse.failed(&ErrorChain(failure), failure.code() == 401);
         } else {
             return self.log_and_wait(failure);
@@ -258,7 +259,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     }
 
     fn log_and_wait(&self, failure: &Failure) -> Option<Duration> {
-        warn!(kind = %T::KIND, err = %ErrorChain(failure), "Watch failed; retrying");
+        let server = self.target.server.as_deref();
+        warn!(kind = %T::KIND, server, err = %ErrorChain(failure), "Watch failed; retrying");
         self.pulse.failed(&ErrorChain(failure), failure.code() == 401);
         match failure {
             // Enough time has passed already.
@@ -270,7 +272,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// Goes on without a resource that the server does not have or does not allow.
     async fn do_without(&mut self, failure: &Failure) -> Result<Duration, ReceiverDropped> {
         if !self.is_absent {
-            info!(kind = %T::KIND, err = %ErrorChain(failure), "Resource not available; continuing without it");
+            let server = self.target.server.as_deref();
+            info!(kind = %T::KIND, server, err = %ErrorChain(failure), "Resource not available; continuing without it");
             self.is_absent = true;
         }
         self.pulse.absent();

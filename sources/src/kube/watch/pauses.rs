@@ -1,4 +1,4 @@
-//! The pauses between failed requests of a watch.
+//! The pauses between failed requests of a watch, or failed runs of a plugin.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -19,7 +19,7 @@ const STABLE: Duration = Duration::from_secs(180);
 /// Pauses that grow from failure to failure, up to half a minute, and are up to twice as long at
 /// random, so that the nodes of a cluster do not come back together.
 #[derive(Default)]
-pub(super) struct Pauses {
+pub(crate) struct Pauses {
     failures: u32,
     /// The end of the last pause.
     end: Option<Instant>,
@@ -27,7 +27,7 @@ pub(super) struct Pauses {
 
 impl Pauses {
     /// Returns the pause after a failure, which is not shorter than the server asks for.
-    pub(super) fn next(&mut self, at_least: Duration) -> Duration {
+    pub(crate) fn next(&mut self, at_least: Duration) -> Duration {
         if self.end.is_some_and(|end| end.elapsed() > STABLE) {
             self.failures = 0;
         }

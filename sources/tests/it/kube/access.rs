@@ -125,9 +125,10 @@ async fn certificate_files_are_read_again_when_the_certificate_has_expired() {
 }
 
 #[tokio::test]
-async fn a_plugin_is_run_again_when_the_server_rejects_its_certificate() {
+async fn a_plugin_is_run_again_when_it_fails_or_the_server_rejects_its_certificate() {
     let server = standin().await;
     let dir = tempfile::tempdir().unwrap();
+    let failed = dir.path().join("failed");
     let path = dir.path().join("credential.json");
     let write = |certificate: &ClientCertificate| {
         let credential = json!({
@@ -141,9 +142,12 @@ async fn a_plugin_is_run_again_when_the_server_rejects_its_certificate() {
     };
     write(&server.issue_certificate());
     let version = "client.authentication.k8s.io/v1";
-    let user = format!(
-        "{{exec: {{apiVersion: {version}, command: cat, args: [{path:?}], interactiveMode: Never}}}}"
-    );
+    let script = r#"test -e "$0" && cat "$1" || { touch "$0"; false; }"#;
+    let user = json!({"exec": {
+        "apiVersion": version, "interactiveMode": "Never",
+        "command": "sh", "args": ["-c", script, failed, path],
+    }});
+    let user = user.to_string();
     let kubeconfig = server.kubeconfig_for(&user);
     let mut rig = Rig::with_kubeconfig(server, &kubeconfig, Timing::default()).await;
     rig.synced().await;
