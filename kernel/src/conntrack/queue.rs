@@ -213,10 +213,12 @@ impl Waiting {
 
 impl Lane {
     /// Notes that a Service port has the listener. Queues a job only if one is `needed`, or if a
-    /// job with an older version of the Service port waits or runs.
+    /// job with an older version of the Service port waits or runs. As upstream, the flows of a
+    /// port that nobody serves are left alone: its endpoints may be unready for a moment.
     pub(crate) fn has(&mut self, at: Listener, port: &Arc<ResolvedServicePort>, needed: bool) {
         self.listeners.insert(at);
-        if needed || self.is_running || self.jobs.contains_key(&at) {
+        let is_needed = needed || self.is_running || self.jobs.contains_key(&at);
+        if is_needed && port.is_served() {
             self.jobs.insert(at, Stale::Unserved(Arc::clone(port)));
         }
     }
@@ -230,8 +232,8 @@ impl Lane {
             }
             return;
         }
-        // A running job may leave flows to endpoints that `port` no longer has.
-        let stale = if self.is_running || self.jobs.contains_key(&at) {
+        // Flows to endpoints that `port` no longer has may be left.
+        let stale = if self.is_running || self.jobs.contains_key(&at) || !port.is_served() {
             Stale::Redirected
         } else {
             Stale::Former(Arc::clone(port))
@@ -316,6 +318,18 @@ mod tests {
         lost();
         assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(true));
         assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(false));
+        // Another Service port has it, which nobody serves, and loses it.
+        let unserved = resolved("b", &[]);
+        queue.lock().lane(GROUP).has(at(), &unserved, true);
+        assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(true));
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(false));
+        take(&queue);
+        queue.done(GROUP, None);
+        queue.lock().lane(GROUP).lost(at(), &unserved);
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(true), "it was left alone");
+        take(&queue);
+        queue.done(GROUP, None);
+        lost();
         // Another Service port has it instead.
         queue.lock().lane(GROUP).has(at(), &resolved("b", &["10.1.0.2:53"]), false);
         assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(true));
@@ -337,7 +351,7 @@ mod tests {
         let queue = Queue::default();
         let other = Listener::node_port(1);
         for listener in [at(), other] {
-            queue.lock().lane(GROUP).has(listener, &resolved("a", &[]), true);
+            queue.lock().lane(GROUP).has(listener, &resolved("a", &["10.1.0.9:9"]), true);
         }
         let jobs = take(&queue);
         assert_eq!(jobs.len(), 2);
@@ -351,11 +365,11 @@ mod tests {
     #[test]
     fn a_failure_holds_up_nothing_but_its_group() {
         let (queue, other) = (Queue::default(), Group::ALL[3]);
-        queue.lock().lane(GROUP).has(at(), &resolved("a", &[]), true);
+        queue.lock().lane(GROUP).has(at(), &resolved("a", &["10.1.0.9:9"]), true);
         let jobs = take(&queue);
         queue.done(GROUP, Some(jobs));
         queue.lock().lane(GROUP).retry_at = Some(Instant::now() + RETRY.longest);
-        queue.lock().lane(other).has(at(), &resolved("a", &[]), true);
+        queue.lock().lane(other).has(at(), &resolved("a", &["10.1.0.9:9"]), true);
         let batch = queue.take().unwrap();
         assert_eq!(batch.map(|jobs| jobs.len()), [0, 0, 0, 1]);
         assert!(!queue.lock().lane(GROUP).is_running);
@@ -380,7 +394,7 @@ mod tests {
     #[test]
     fn what_waits_is_bounded() {
         let queue = Queue::default();
-        let port = resolved("a", &[]);
+        let port = resolved("a", &["10.1.0.9:9"]);
         let mut waiting = queue.lock();
         let lane = waiting.lane(GROUP);
         for i in 0..150_000u32 {

@@ -122,8 +122,8 @@ fn missing<'p>(old: &'p Pool, new: &'p Pool) -> impl Iterator<Item = SocketAddr>
     })
 }
 
-/// Whether the Service port has endpoints now, and had none before.
+/// Whether the Service port has endpoints now, and had none before: for new flows, or at all.
 fn has_first_endpoint(old: &ResolvedServicePort, new: &ResolvedServicePort) -> bool {
-    let is_served = |port: &ResolvedServicePort| !port.cluster.is_empty() || !port.local.is_empty();
-    !is_served(old) && is_served(new)
+    let takes_new = |port: &ResolvedServicePort| !port.cluster.is_empty() || !port.local.is_empty();
+    !takes_new(old) && takes_new(new) || !old.is_served() && new.is_served()
 }

@@ -103,7 +103,11 @@ mod tests {
             if group == BAD && attempts.len() < 4 { Err(fmt::Error) } else { Ok(()) }
         };
         for group in [GOOD, BAD] {
-            queue.lock().lane(group).has(Listener::node_port(1), &resolved("a", &[]), true);
+            queue.lock().lane(group).has(
+                Listener::node_port(1),
+                &resolved("a", &["10.1.0.9:9"]),
+                true,
+            );
         }
         thread::scope(|scope| {
             let queue = &queue;

@@ -196,6 +196,11 @@ impl ResolvedServicePort {
         [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| is_in(pool, address))
     }
 
+    /// Whether any endpoint still serves the flows that it has, as [`Self::serves`] has it.
+    pub fn is_served(&self) -> bool {
+        [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| !pool.is_empty())
+    }
+
     /// Returns the endpoints of both pools, each address once, in order. An endpoint of both pools
     /// has its weight in the `Cluster` pool.
     pub fn reachable(&self) -> impl Iterator<Item = &Endpoint> {

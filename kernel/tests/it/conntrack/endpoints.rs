@@ -149,9 +149,36 @@ fn flows_stay_though_the_policy_refuses_new_ones() {
         let local = dns().set("spec.internalTrafficPolicy", "Local");
         cluster.apply([&local]);
         assert_entries(&[flow]);
-        cluster.apply([&served_by(&[])]);
-        assert_entries(&[]);
     });
+}
+
+#[test]
+fn flows_stay_while_nobody_serves() {
+    let mut unready = ready("10.1.0.1");
+    unready["conditions"] = json!({"ready": false, "serving": false, "terminating": false});
+    let local = dns().set("spec.internalTrafficPolicy", "Local");
+    for ends in 0..3 {
+        in_namespace(|| {
+            let mut cluster = Cluster::with([&dns(), &served_by(&[ready("10.1.0.1")])]);
+            let flow = udp(CLIENT, FRONTEND, ONE);
+            add(&[flow]);
+            for nobody in [&[unready.clone()][..], &[]] {
+                assert_eq!(cluster.apply([&served_by(nobody)]), []);
+                assert_eq!(cluster.apply([&served_by(&[ready("10.1.0.1")])]).len(), 1);
+                cluster.apply([&served_by(nobody)]);
+                cluster.restart();
+                cluster.apply([]);
+                assert_entries(&[flow]);
+            }
+            let reports = match ends {
+                0 => cluster.apply([&served_by(&[ready("10.1.0.2")])]),
+                // It gets no new flows from this node.
+                1 => cluster.apply([&local, &served_by(&[endpoint("10.1.0.2", "node-2")])]),
+                _ => cluster.delete([&dns()]),
+            };
+            assert_eq!(deleted(&reports), 1, "{ends}");
+        });
+    }
 }
 
 #[test]
