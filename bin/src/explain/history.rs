@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::{
     error::ErrorChain,
     explain::{Explanation, LastChange, Printable},
-    model::{IpFamily, ServiceName, ServicePortId, ServicePortName},
+    model::{IpFamily, ServicePortId, ServicePortName},
     runner::{EngineEvent, Observer},
     state::{Endpoint, ResolvedServicePort},
+    track::TriggerTime,
     transition::PortChange,
 };
 
@@ -301,13 +302,12 @@ pub(super) fn is_changed(port: &PortChange<'_>) -> bool {
     }
 }
 
-fn changed_port(
-    change: &PortChange<'_>,
-    triggers: &[(ServiceName, String)],
-    now: Timestamp,
-) -> ChangedPort {
-    let of_service = triggers.iter().filter(|(service, _)| *service == change.id.name.service);
-    let oldest = of_service.filter_map(|(_, at)| at.parse::<Timestamp>().ok()).min();
+fn changed_port(change: &PortChange<'_>, triggers: &[TriggerTime], now: Timestamp) -> ChangedPort {
+    let is_of_port = |trigger: &&TriggerTime| {
+        trigger.service == change.id.name.service && trigger.family == change.id.family
+    };
+    let of_port = triggers.iter().filter(is_of_port);
+    let oldest = of_port.filter_map(|trigger| trigger.time.parse::<Timestamp>().ok()).min();
     let trigger_milliseconds =
         oldest.map(|at| (now.duration_since(at).as_secs_f64() * 1000.0).max(0.0));
     let endpoints = |port: Option<&Arc<ResolvedServicePort>>| -> Vec<SocketAddr> {

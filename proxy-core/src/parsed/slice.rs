@@ -91,6 +91,15 @@ pub(crate) struct SliceParser {
     zones: Interned<[Arc<str>]>,
 }
 
+/// Returns the family of the addresses in a slice.
+pub(crate) fn family(object: &objects::EndpointSlice) -> Option<IpFamily> {
+    match object.address_type.as_str() {
+        "IPv4" => Some(IpFamily::V4),
+        "IPv6" => Some(IpFamily::V6),
+        _ => None,
+    }
+}
+
 impl SliceParser {
     /// Returns the shared copy of a name.
     pub(crate) fn intern(&mut self, name: &str) -> Arc<str> {
@@ -118,20 +127,15 @@ impl SliceParser {
             );
             return None;
         }
-        let family = match object.address_type.as_str() {
-            "IPv4" => IpFamily::V4,
-            "IPv6" => IpFamily::V6,
-            "FQDN" => return None,
-            other => {
+        let Some(family) = family(object) else {
+            if object.address_type != "FQDN" {
+                let text = clip(&object.address_type);
                 problems.add(
                     "addressType",
-                    format_args!(
-                        "`{}` is not IPv4, IPv6 or FQDN; the object is ignored",
-                        clip(other)
-                    ),
+                    format_args!("`{text}` is not IPv4, IPv6 or FQDN; the object is ignored"),
                 );
-                return None;
             }
+            return None;
         };
         let ports: Vec<SlicePort> = object
             .ports

@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    model::{LbAlgorithm, PerFamily, ServiceName},
+    model::{LbAlgorithm, PerFamily},
     objects::Event,
     proxier::{DegradedPort, ExternalChange, Mode, ProxierError, SyncReport},
-    track::{Missing, NoLocalEndpoints, NodeFacts, Problem},
+    track::{Missing, NoLocalEndpoints, NodeFacts, Problem, TriggerTime},
     transition::Transition,
 };
 
@@ -29,8 +29,8 @@ pub struct SyncOutcome<'a> {
     /// The time from the arrival of the oldest change to its commit; `None` if the sync was due by
     /// a period alone.
     pub latency: Option<Duration>,
-    /// The trigger times (RFC 3339) of the EndpointSlice changes in the sync, with the Services.
-    pub trigger_times: &'a [(ServiceName, String)],
+    /// The trigger times of the EndpointSlice changes in the sync.
+    pub trigger_times: &'a [TriggerTime],
     /// Service ports that lack local endpoints.
     pub no_local_endpoints: PerFamily<NoLocalEndpoints>,
     /// Service ports that are served otherwise than they ask because the backend has not the

@@ -40,9 +40,9 @@ pub use crate::parsed::{
 };
 use crate::{
     config::NodeConfig,
-    model::{LbAlgorithm, PerFamily, ServiceName, shrink_table},
+    model::{IpFamily, LbAlgorithm, PerFamily, ServiceName, shrink_table},
     objects::{self, Event, Kind, Object, ObjectKey},
-    parsed::{node::parse_cidrs, problem::Problems, service::Service},
+    parsed::{node::parse_cidrs, problem::Problems, service::Service, slice},
     proxier::{Capabilities, DegradedPort, Mode},
     resolve::{lb_algorithm, slow_start::SlowStarts},
     state::State,
@@ -62,6 +62,17 @@ pub struct NoLocalEndpoints {
     pub internal: usize,
     /// With `externalTrafficPolicy: Local`.
     pub external: usize,
+}
+
+/// The time of a change that an EndpointSlice reflects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TriggerTime {
+    /// The Service of the slice.
+    pub service: ServiceName,
+    /// The family of the slice.
+    pub family: IpFamily,
+    /// The time, as annotated (RFC 3339).
+    pub time: String,
 }
 
 /// See the [module's documentation](self).
@@ -103,11 +114,11 @@ pub struct Tracker {
     unsynced: Unsynced,
     no_local: PerFamily<NoLocalEndpoints>,
     /// Trigger times of slices that changed since the last resolve.
-    pending_triggers: HashMap<ServiceName, Vec<String>>,
+    pending_triggers: HashMap<ServiceName, Vec<(IpFamily, String)>>,
     /// The number of trigger times that came since the last resolve.
     pending_times: usize,
     /// The trigger times of slices that changed something to be programmed.
-    trigger_times: Vec<(ServiceName, String)>,
+    trigger_times: Vec<TriggerTime>,
 }
 
 impl Tracker {
@@ -333,9 +344,8 @@ impl Tracker {
         self.unsynced.changes()
     }
 
-    /// The trigger times (RFC 3339, as annotated) of the EndpointSlice changes in
-    /// [`Tracker::transition`], with the Services.
-    pub fn trigger_times(&self) -> &[(ServiceName, String)] {
+    /// The trigger times of the EndpointSlice changes in [`Tracker::transition`].
+    pub fn trigger_times(&self) -> &[TriggerTime] {
         &self.trigger_times
     }
 
@@ -393,10 +403,11 @@ impl Tracker {
                 if self.is_synced()
                     && let Some(service) = changed.first()
                     && let Some(time) = object.metadata.annotations.get(TRIGGER_TIME)
+                    && let Some(family) = slice::family(object)
                     && self.pending_times < MOST_TRIGGER_TIMES
                 {
                     let pending = self.pending_triggers.entry(service.clone()).or_default();
-                    pending.push(time.clone());
+                    pending.push((family, time.clone()));
                     self.pending_times += 1;
                 }
                 self.touched.extend(changed);
@@ -520,7 +531,12 @@ impl Tracker {
         if let Some(times) = self.pending_triggers.remove(service) {
             let room = MOST_TRIGGER_TIMES.saturating_sub(self.trigger_times.len());
             let times = times.into_iter().take(room);
-            self.trigger_times.extend(times.map(|time| (service.clone(), time)));
+            let service = || service.clone();
+            self.trigger_times.extend(times.map(|(family, time)| TriggerTime {
+                service: service(),
+                family,
+                time,
+            }));
         }
     }
 

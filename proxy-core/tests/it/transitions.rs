@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use switchyard_core::{
+    model::IpFamily,
     objects::{Event, Kind},
     testing::{Builder, endpoint, service, service_cidr, slice},
 };
@@ -100,7 +101,11 @@ fn problems_of_what_a_list_lacks_are_forgotten() {
 }
 
 fn take_triggers(cluster: &mut Cluster) -> Vec<String> {
-    let times = cluster.tracker.trigger_times().iter().map(|(_, time)| time.clone()).collect();
+    let times = cluster.tracker.trigger_times().iter().map(|trigger| match trigger.family {
+        IpFamily::V4 => trigger.time.clone(),
+        IpFamily::V6 => format!("{} IPv6", trigger.time),
+    });
+    let times = times.collect();
     cluster.tracker.mark_synced();
     times
 }
@@ -148,4 +153,10 @@ fn trigger_times_are_those_of_changes_to_be_programmed() {
     cluster.events([]);
     cluster.events([]);
     assert_eq!(take_triggers(&mut cluster), ["t8"]);
+    // Each has the family of its slice.
+    let dual = service("d", "10.96.0.99,fd00::99").port("", "TCP", 80);
+    let v6 = slice("d", "6").set("addressType", "IPv6").annotation(TRIGGER, "t9");
+    let v6 = v6.port("", "TCP", 80).endpoint(endpoint("fd01::2", "node-2"));
+    cluster.apply(&[dual, v6]);
+    assert_eq!(take_triggers(&mut cluster), ["t9 IPv6"]);
 }

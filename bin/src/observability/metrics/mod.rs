@@ -31,7 +31,7 @@ use switchyard_core::{
     objects::Kind,
     proxier::{Mode, ProxierError},
     runner::SyncOutcome,
-    track::Problem,
+    track::{Problem, TriggerTime},
     transition::Transition,
 };
 use switchyard_userspace::forwarder::Counters;
@@ -224,8 +224,7 @@ impl Metrics {
             self.changes.services.synced();
             self.changes.endpoints.synced();
         }
-        let times = outcome.trigger_times.iter().map(|(_, time)| &**time);
-        self.observe_trigger_times(&outcome.change, times, Timestamp::now());
+        self.observe_trigger_times(&outcome.change, outcome.trigger_times, Timestamp::now());
         for &family in &self.families {
             let counts = outcome.no_local_endpoints.get(family);
             let set = |policy: &str, count: usize| {
@@ -318,7 +317,8 @@ impl Metrics {
             return;
         };
         for family in IpFamily::ALL {
-            if parts.families.get(family).is_some() {
+            let has_port = || parts.ports.iter().any(|refused| refused.port.family == family);
+            if parts.families.get(family).is_some() || has_port() {
                 nftables.failures.with_label_values(&[family.as_str()]).inc();
             }
         }
@@ -398,23 +398,21 @@ impl Metrics {
 
     /// Records the age of the changes that a sync has programmed. Changes from before the start of
     /// this process do not count, since they waited for the start.
-    fn observe_trigger_times<'a>(
+    fn observe_trigger_times(
         &self,
         change: &Transition<'_>,
-        times: impl Iterator<Item = &'a str>,
+        triggers: &[TriggerTime],
         now: Timestamp,
     ) {
         let start = self.process.start().and_then(|start| i64::try_from(start).ok()).unwrap_or(0);
-        for time in times.filter_map(|text| text.parse::<Timestamp>().ok()) {
-            if time.as_second() < start {
-                continue;
-            }
+        let families = self.families_of(change);
+        for TriggerTime { family, time, .. } in triggers {
+            let time = time.parse::<Timestamp>().ok().filter(|time| time.as_second() >= start);
+            let Some(time) = time.filter(|_| families.contains(family)) else { continue };
             let seconds = now.duration_since(time).as_secs_f64().max(0.0);
-            for family in self.families_of(change) {
-                let labels = [family.as_str()];
-                tracing::trace!(ipFamily = family.as_str(), seconds, "Network programming");
-                self.sync.network_programming.with_label_values(&labels).observe(seconds);
-            }
+            let labels = [family.as_str()];
+            tracing::trace!(ipFamily = family.as_str(), seconds, "Network programming");
+            self.sync.network_programming.with_label_values(&labels).observe(seconds);
         }
     }
 

@@ -1,9 +1,10 @@
 //! The metrics of syncs and changes, as text.
 
+use std::fmt;
 use switchyard_core::{
     config::NodeConfig,
     model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
-    proxier::SyncReport,
+    proxier::{DegradedPort, RefusedParts, SyncReport},
     state::State,
     testing::OwnedTransition,
     track::{NoLocalEndpoints, Tracker},
@@ -31,7 +32,7 @@ fn partial(family: IpFamily) -> OwnedTransition {
 fn outcome<'a>(
     change: &'a OwnedTransition,
     report: &'a SyncReport,
-    trigger_times: &'a [(ServiceName, String)],
+    trigger_times: &'a [TriggerTime],
 ) -> SyncOutcome<'a> {
     let here = NoLocalEndpoints { internal: 2, external: 3 };
     SyncOutcome {
@@ -55,14 +56,46 @@ fn old_trigger_times_do_not_count() {
     let now = Timestamp::now() + Duration::from_secs(3);
     let start = metrics.process_start().unwrap();
     let before = Timestamp::from_second(start as i64 - 5).unwrap();
-    let times = [(now - Duration::from_secs(2)).to_string(), before.to_string(), "x".into()];
-    metrics.observe_trigger_times(&change.get(), times.iter().map(String::as_str), now);
+    let recent = (now - Duration::from_secs(2)).to_string();
+    let times =
+        [(IpFamily::V6, &*recent), (IpFamily::V6, &before.to_string()), (IpFamily::V6, "x")];
+    let triggers = times.map(|(family, time)| TriggerTime {
+        service: ServiceName::new("ns", "web"),
+        family,
+        time: time.to_owned(),
+    });
+    metrics.observe_trigger_times(&change.get(), &triggers, now);
     let text = metrics.text();
     let name = "kubeproxy_network_programming_duration_seconds";
     assert_eq!(value(&text, &format!("{name}_count{{ip_family=\"IPv6\"}}")), 1.0);
     assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"1\"}}")), 0.0);
     assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"3\"}}")), 1.0);
     assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"300\"}}")), 1.0);
+
+    // Nor do those of the other family, in a sync of both.
+    let mut tracker = Tracker::new(NodeConfig::new("node-1"));
+    tracker.request_resync();
+    metrics.observe_trigger_times(&tracker.transition(), &triggers, now);
+    let text = metrics.text();
+    assert_eq!(value(&text, &format!("{name}_count{{ip_family=\"IPv6\"}}")), 2.0);
+    assert!(!text.contains(&format!("{name}_count{{ip_family=\"IPv4\"}}")), "{text}");
+}
+
+#[test]
+fn what_is_refused_of_a_family_is_a_failure_of_the_family() {
+    let metrics = Metrics::for_tests();
+    let series = |family| {
+        let name = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total";
+        value(&metrics.text(), &format!("{name}{{ip_family=\"{family}\"}}"))
+    };
+    let change = partial(IpFamily::V6);
+    let port = change.get().ports().next().unwrap().id.clone();
+    let parts = RefusedParts {
+        ports: vec![DegradedPort { port, reason: "refused".to_owned() }],
+        families: PerFamily::default(),
+    };
+    metrics.left_out(&ProxierError::backend(Mode::NFTABLES, "x", fmt::Error).of_parts(parts));
+    assert_eq!((series("IPv4"), series("IPv6")), (0.0, 1.0));
 }
 
 #[test]

@@ -188,7 +188,7 @@ impl Log {
                     trigger_times: outcome
                         .trigger_times
                         .iter()
-                        .map(|(_, time)| time.clone())
+                        .map(|trigger| trigger.time.clone())
                         .collect(),
                     no_local_internal: outcome.no_local_endpoints.v4.internal,
                 });
