@@ -62,7 +62,7 @@ fn empty_inactive(fields: &mut Map<String, Value>, mode: &str) {
 }
 
 /// Makes empty lists `null`, and removes the fields that Go omits if they are empty.
-fn omit_empty(value: &mut Value) {
+pub fn omit_empty(value: &mut Value) {
     for path in ["/nodePortAddresses", "/ipvs/excludeCIDRs"] {
         if let Some(list) = value.pointer_mut(path).filter(|list| **list == json!([])) {
             *list = Value::Null;

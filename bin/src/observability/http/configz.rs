@@ -6,6 +6,7 @@ use switchyard_core::proxier::Mode;
 use crate::config::{
     duration::GoDuration,
     v1alpha1::{KubeProxyConfiguration, Nftables},
+    write::omit_empty,
 };
 
 /// Returns the configuration with every choice of the program filled in. As with kube-proxy, the
@@ -43,7 +44,9 @@ pub fn effective(config: &KubeProxyConfiguration, mode: Mode) -> KubeProxyConfig
 
 /// Returns the body of `/configz`.
 pub fn body(effective: &KubeProxyConfiguration) -> Value {
-    json!({"kubeproxy.config.k8s.io": effective})
+    let mut body = json!({"kubeproxy.config.k8s.io": effective});
+    omit_empty(&mut body["kubeproxy.config.k8s.io"]);
+    body
 }
 
 #[cfg(test)]
@@ -64,6 +67,8 @@ mod tests {
         assert_eq!(shown["mode"], active.as_str());
         assert_eq!(shown["kind"], "KubeProxyConfiguration");
         assert_eq!(shown["detectLocalMode"], "ClusterCIDR");
+        assert_eq!(shown["nodePortAddresses"], Value::Null);
+        assert_eq!(shown.get("featureGates"), None);
         let text = |section: &str, field: &str| shown[section][field].as_str().unwrap().to_owned();
         let of = |section: &str| [text(section, "syncPeriod"), text(section, "minSyncPeriod")];
         [of("iptables"), of("ipvs"), of("nftables")].concat().try_into().unwrap()
