@@ -8,7 +8,7 @@
 
 #![allow(missing_docs, reason = "the API's own reference says what each field means")]
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, fmt::Display, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -294,7 +294,7 @@ fn default_period(field: &mut GoDuration, seconds: i64) {
 }
 
 /// Appends `port` to an address without a port.
-fn with_port(address: &mut String, port: u16) {
+pub fn with_port(address: &mut String, port: impl Display) {
     match switchyard_core::model::parse_ip(address) {
         Ok(IpAddr::V6(v6)) => *address = format!("[{v6}]:{port}"),
         Ok(IpAddr::V4(v4)) => *address = format!("{v4}:{port}"),

@@ -195,16 +195,25 @@ fn the_programs_name_decides() {
 
 #[test]
 fn ports_have_flags_of_their_own() {
-    let servers = |arguments: &[&str]| {
-        config::load(&flags("kube-proxy", arguments), &MODES).map(|loaded| loaded.settings.servers)
-    };
-    let healthz = |arguments: &[&str]| servers(arguments).unwrap().healthz.map(|a| a.to_string());
-    assert_eq!(healthz(&["--healthz-port=1"]).unwrap(), "0.0.0.0:1");
-    assert_eq!(healthz(&["--healthz-port=1", "--healthz-bind-address=::"]).unwrap(), "[::]:1");
-    let full = "--healthz-bind-address=1.2.3.4:10256";
-    assert_eq!(healthz(&["--healthz-port=1", full]).unwrap(), "1.2.3.4:10256");
-    assert_eq!(healthz(&["--healthz-port=0"]), None);
-    let error = servers(&["--metrics-port=0"]).unwrap_err();
+    let load = |arguments: &[&str]| config::load(&flags("kube-proxy", arguments), &MODES);
+    for (address, expected, has_effect) in [
+        (None, Some("0.0.0.0:10256"), false),
+        (Some("::"), Some("[::]:1"), true),
+        (Some("1.2.3.4:10256"), Some("1.2.3.4:10256"), false),
+    ] {
+        let address = address.map(|address| format!("--healthz-bind-address={address}"));
+        let arguments =
+            [Some("--healthz-port=1"), address.as_deref()].map(|it| it.unwrap_or("--v=0"));
+        let loaded = load(&arguments).unwrap();
+        let healthz = loaded.settings.servers.healthz.map(|address| address.to_string());
+        assert_eq!(healthz.as_deref(), expected);
+        let warning = expected.filter(|_| !has_effect);
+        let warning =
+            warning.map(|at| format!("--healthz-port has no effect, as the address is {at}"));
+        assert_eq!(loaded.warnings, Vec::from_iter(warning));
+    }
+    assert_eq!(load(&["--healthz-port=0"]).unwrap().settings.servers.healthz, None);
+    let error = load(&["--metrics-port=0"]).unwrap_err();
     let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
     assert!(text.contains("MetricsBindAddress: Invalid value: \"\": must be IP:port"), "{text}");
 }

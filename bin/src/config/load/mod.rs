@@ -176,8 +176,8 @@ fn layered(flags: &Flags) -> Result<Layered, ConfigError> {
         config.logging.vmodule.extend(file_levels);
     }
     // The address of a flag may lack the port, too.
+    port_flags(flags, &mut config, &mut warnings);
     config.complete_listen_addresses();
-    port_flags(flags, &mut config);
     Ok(Layered { config, flag_only, warnings })
 }
 
@@ -225,33 +225,22 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
 }
 
 /// Applies the deprecated flags for ports. 0 makes an address empty, which disables the health
-/// server and is an error for metrics. Any other number replaces the default port of an address
-/// that was given without a port.
-fn port_flags(flags: &Flags, config: &mut KubeProxyConfiguration) {
-    for (field, flag, address, usual) in [
-        (
-            "healthzBindAddress",
-            "healthz-bind-address",
-            &mut config.healthz_bind_address,
-            v1alpha1::HEALTHZ_PORT,
-        ),
-        (
-            "metricsBindAddress",
-            "metrics-bind-address",
-            &mut config.metrics_bind_address,
-            v1alpha1::METRICS_PORT,
-        ),
+/// server and is an error for metrics. Any other number completes an address that was given without
+/// a port. As in kube-proxy, the defaults have ports.
+fn port_flags(flags: &Flags, config: &mut KubeProxyConfiguration, warnings: &mut Vec<String>) {
+    for (field, flag, address) in [
+        ("healthzBindAddress", "healthz-port", &mut config.healthz_bind_address),
+        ("metricsBindAddress", "metrics-port", &mut config.metrics_bind_address),
     ] {
-        let suffix = format!(":{usual}");
-        let names_port = flags.text(flag).is_some_and(|text| text.ends_with(&suffix));
         match flags.port_of(field) {
+            None => {}
             Some(0) => address.clear(),
-            Some(port) if !names_port => {
-                if let Some(host) = address.strip_suffix(&suffix) {
-                    *address = format!("{host}:{port}");
+            Some(port) => {
+                v1alpha1::with_port(address, port);
+                if !address.ends_with(&format!(":{port}")) {
+                    warnings.push(format!("--{flag} has no effect, as the address is {address}"));
                 }
             }
-            _ => {}
         }
     }
 }
