@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use switchyard_core::{
+    config::NodePortAddressConfig,
     error::ErrorChain,
     proxier::{Backend, Mode},
 };
@@ -42,6 +43,16 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
         process::set_oom_score_adj(score);
     }
     log_start(&settings);
+    // kubeadm's configuration names neither.
+    if loaded.named_mode().is_none()
+        && loaded.config.node_port_addresses.is_empty()
+        && settings.node.node_port_addresses.contains(&NodePortAddressConfig::Localhost)
+    {
+        tracing::info!(
+            "Node ports are served on primary addresses and localhost only; without a mode, \
+             kube-proxy serves them on all addresses, as nodePortAddresses: [all] does"
+        );
+    }
     match run::run(&settings, loaded, flags, (backends, &traffic), chosen) {
         Ok(never) => match never {},
         Err(error) => Err(error.into()),
