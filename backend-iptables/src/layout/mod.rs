@@ -88,14 +88,16 @@ impl SharedChain {
 /// The loopback addresses of IPv4 (RFC 1122).
 pub(crate) const LOOPBACK_V4: &str = "127.0.0.0/8";
 
-/// Settings of all rules that are fixed for the lifetime of a backend.
+/// Settings of all rules, which are fixed for the lifetime of a backend, but for
+/// [`Self::drops_invalid`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// The bit of the packet mark that has a packet masqueraded.
     pub(crate) mark: u32,
     /// The names of chains.
     pub(crate) names: &'static ChainNames,
-    /// Whether packets that conntrack calls invalid are dropped instead of forwarded.
+    /// Whether packets that conntrack calls invalid are dropped instead of forwarded, which each
+    /// full sync reads from the kernel's setting.
     pub(crate) drops_invalid: bool,
     /// [`IptablesConfig::beneath_ipvs`](crate::IptablesConfig::beneath_ipvs)
     pub(crate) beneath_ipvs: bool,

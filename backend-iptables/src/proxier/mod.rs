@@ -99,12 +99,16 @@ pub fn render(config: &IptablesConfig, state: &State, family: IpFamily) -> Strin
     full::plan(state, &context, &Dump::default(), Snapshot::Everything).to_text()
 }
 
+/// Whether the kernel's setting leaves packets outside the window to be called invalid.
+fn is_strict() -> bool {
+    !fs::read_to_string(BE_LIBERAL).is_ok_and(|text| text.trim() != "0")
+}
+
 fn settings(config: &IptablesConfig) -> Settings {
-    let be_liberal = fs::read_to_string(BE_LIBERAL).is_ok_and(|text| text.trim() != "0");
     Settings {
         mark: 1 << config.masquerade_bit,
         names: config.chains.names(),
-        drops_invalid: !be_liberal && !config.beneath_ipvs,
+        drops_invalid: is_strict() && !config.beneath_ipvs,
         beneath_ipvs: config.beneath_ipvs,
         exempt_mark: config.exempt_mark,
         only_translated: config.only_translated,
@@ -187,11 +191,14 @@ impl IptablesProxier {
         refused: &mut Vec<RefusedAttempt>,
     ) -> Result<SyncReport, ProxierError> {
         let start = Instant::now();
-        // What serving localhost takes is not among the changes that `incremental` plans: a sync
-        // that begins or ends it would blame another program for them.
+        let drops_invalid = is_strict() && !self.settings.beneath_ipvs;
+        let dropped_invalid = mem::replace(&mut self.settings.drops_invalid, drops_invalid);
+        // What serving localhost takes, and the rule about invalid packets, are not among the
+        // changes that `incremental` plans: a sync of them would blame another program.
         let known = change.before().filter(|before| {
             mem::take(&mut self.is_sure)
                 && serves_localhost(before.node()) == serves_localhost(&change.after().node)
+                && drops_invalid == dropped_invalid
         });
         let mut report = mem::take(&mut self.unreported);
         // These are counted anew.

@@ -8,7 +8,7 @@ pub mod fields;
 use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use switchyard::Handle;
-use switchyard_core::{error::ErrorChain, model::PerFamily};
+use switchyard_core::{error::ErrorChain, model::PerFamily, runner::Input};
 use tokio::{sync::watch, task, time};
 
 use self::fields::{Change, Effect};
@@ -235,6 +235,11 @@ impl Reloader {
             if let Ok(Err(error)) = task::spawn_blocking(set).await {
                 let err = ErrorChain(&error);
                 tracing::error!(%err, "Failed to set conntrack limits and timeouts");
+            }
+            let was_liberal = before.conntrack.is_some_and(|before| before.tcp_be_liberal);
+            if conntrack.tcp_be_liberal && !was_liberal {
+                // Rules of iptables mode depend on the setting.
+                let _ = self.parts.proxy.send(Input::Compare).await;
             }
         }
         if settings.oom_score_adj != before.oom_score_adj

@@ -161,6 +161,16 @@ fn what_the_node_serves_changes_under_load_with_iptables() {
     serves_other_things("iptables", &["! -s 10.1.0.0/16 "]);
 }
 
+#[test]
+fn a_liberal_conntrack_ends_the_rule_about_invalid_packets() {
+    let mut running = Running::start_in("iptables", "");
+    running.wait_for_rules("--ctstate INVALID -j DROP", true);
+    running.change("conntrack: {maxPerCore: 0, tcpBeLiberal: true}\n", "applied", 1);
+    running.wait_for_rules("--ctstate INVALID -j DROP", false);
+    let (_, log) = running.program.terminate();
+    assert!(!log.contains("another program"), "{log}");
+}
+
 /// `pods` is what is in the rules if pods are told by `10.1.0.0/16`, and only they are not
 /// masqueraded.
 fn serves_other_things(mode: &'static str, pods: &[&str]) {
