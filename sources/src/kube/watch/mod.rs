@@ -60,6 +60,10 @@ const MAX_SILENT: u32 = 2;
 /// are no news.
 const MAX_FRUITLESS: u32 = 5;
 
+/// Objects of a first list that are sent together: the receiver, which needs less time for one than
+/// the list does, is not woken for each.
+const GATHERED: usize = 32;
+
 type Events<T> = BoxStream<'static, Result<WatchItem<T>, kube::Error>>;
 
 /// The resource that a watch is about.
@@ -81,6 +85,8 @@ pub(crate) struct Watch<T, I> {
     target: Target,
     timing: Timing,
     sender: Sender<I>,
+    /// What is not sent yet, while there is no complete list.
+    gathered: Vec<Event>,
     pulse: Pulse,
     /// The version up to which all changes were sent; `None` while there is no complete list.
     version: Option<String>,
@@ -122,6 +128,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             target,
             timing,
             sender,
+            gathered: Vec::new(),
             pulse,
             version: None,
             is_synced: false,
@@ -146,6 +153,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let [mut pauses, mut relists] = [Pauses::default(), Pauses::default()];
         loop {
             let result = self.step().await;
+            if self.flush().await.is_err() {
+                return;
+            }
             if mem::take(&mut self.has_progressed) {
                 pauses = Pauses::default();
                 self.fruitless = 0;
@@ -512,6 +522,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
                 }
             }
         }
+        self.flush().await?;
+        self.gathered = Vec::new();
         self.is_synced = true;
         self.has_sent = true;
         self.fruitless = 0;
@@ -519,8 +531,22 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         Ok(())
     }
 
-    async fn send(&self, event: Event) -> Result<(), ReceiverDropped> {
-        self.sender.send(event.into()).await.map_err(|_| ReceiverDropped)
+    /// Sends an event, or gathers it while there is no complete list.
+    async fn send(&mut self, event: Event) -> Result<(), ReceiverDropped> {
+        self.gathered.push(event);
+        let most = GATHERED.min(self.sender.max_capacity());
+        match self.version.is_none() && self.gathered.len() < most {
+            true => Ok(()),
+            false => self.flush().await,
+        }
+    }
+
+    /// Sends what is gathered.
+    async fn flush(&mut self) -> Result<(), ReceiverDropped> {
+        let permits = self.sender.reserve_many(self.gathered.len()).await;
+        let permits = permits.map_err(|_| ReceiverDropped)?;
+        permits.zip(self.gathered.drain(..)).for_each(|(permit, event)| permit.send(event.into()));
+        Ok(())
     }
 }
 
