@@ -26,5 +26,5 @@ pub use self::{
     local_pods::LocalPods,
     names::{Protocol, ServiceName, ServicePortId, ServicePortName},
     proxy_protocol::ProxyProtocol,
-    tables::shrink_table,
+    tables::{HashMap, HashSet, shrink_table},
 };

@@ -1,13 +1,9 @@
 //! The addresses of Services that the node must take for its own.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use switchyard_core::{
-    model::ServicePortId,
+    model::{HashMap, ServicePortId},
     state::{FrontendAddress, ResolvedServicePort},
 };
 

@@ -20,9 +20,12 @@ pub(crate) mod slots;
 pub(crate) mod source_ranges;
 pub(crate) mod table;
 
-use std::{collections::HashSet, net::IpAddr};
+use std::net::IpAddr;
 
-use switchyard_core::state::{LocalPods, NodeState};
+use switchyard_core::{
+    model::HashSet,
+    state::{LocalPods, NodeState},
+};
 use switchyard_kernel::nftables::{
     ChainName, Family, InterfaceMatch, Rule, SetName, Side, Statement,
 };

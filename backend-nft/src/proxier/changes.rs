@@ -1,9 +1,8 @@
 //! The changes of one sync, collected by kind, and put into an order that the kernel accepts.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
+
+use switchyard_core::model::{HashMap, HashSet};
 use switchyard_kernel::nftables::{
     BaseChain, ChainName, Element, ElementDump, Family, Key, OperationKind, SetDef, SetName, Table,
     Transaction, TransportError,

@@ -3,12 +3,15 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
-use switchyard_core::state::{PoolKind, ResolvedServicePort};
+use switchyard_core::{
+    model::{HashMap, HashSet},
+    state::{PoolKind, ResolvedServicePort},
+};
 use switchyard_kernel::nftables::{
     BaseChain, ChainBase, ChainDump, ChainName, Element, ElementData, Family, Key, SetDef, SetDump,
     SetName, TableDump, Value,

@@ -5,13 +5,13 @@
 //! ports need, chains that are not deleted yet, and maps of clients with an earlier timeout.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use switchyard_core::{
-    model::{PerFamily, ServicePortId, shrink_table},
+    model::{HashMap, PerFamily, ServicePortId, shrink_table},
     state::ResolvedServicePort,
     transition::PortChange,
 };

@@ -2,14 +2,11 @@
 //! notifications of their commits alone. A comparison of everything takes far longer, and follows
 //! only where they do not name all.
 
-use std::{
-    collections::{HashMap, HashSet},
-    mem,
-};
+use std::mem;
 
 use switchyard_core::{
     error::ErrorChain,
-    model::PerFamily,
+    model::{HashMap, HashSet, PerFamily},
     proxier::SyncReport,
     state::ResolvedServicePort,
     transition::{Before, Transition},

@@ -1,7 +1,8 @@
 //! The objects of one table.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
+use switchyard_core::model::HashMap;
 use switchyard_kernel::nftables::{ChainName, Element, Key, SetName};
 
 use crate::layout::{

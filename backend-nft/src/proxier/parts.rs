@@ -11,14 +11,18 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashSet, VecDeque, binary_heap::PeekMut},
+    collections::{BinaryHeap, VecDeque, binary_heap::PeekMut},
     iter::Peekable,
     mem,
     time::Duration,
     vec,
 };
 
-use switchyard_core::{model::PerFamily, proxier::SyncReport, state::State};
+use switchyard_core::{
+    model::{HashSet, PerFamily},
+    proxier::SyncReport,
+    state::State,
+};
 use switchyard_kernel::nftables::{ChainName, Element, Family, Key, Table, Transaction};
 
 use super::changes::{Changes, TableChange};
@@ -251,7 +255,7 @@ impl Queues {
         let deleted = mem::take(&mut last.delete_elements).into_iter();
         let sets = deleted.filter_map(|(set, keys)| SetQueue::new(set, family, keys, Vec::new()));
         let queues = [Queue::new(sets.collect(), family)].into();
-        Self { family, queues, guarded: HashSet::new() }
+        Self { family, queues, guarded: HashSet::default() }
     }
 
     /// The rank of the next change; `None` if there is none.

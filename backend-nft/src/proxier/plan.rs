@@ -6,13 +6,13 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use switchyard_core::{
-    model::PerFamily,
+    model::{HashMap, HashSet, PerFamily},
     state::{PoolKind, ResolvedServicePort, State},
     transition::{Before, PortChange, Transition},
 };
@@ -296,7 +296,7 @@ fn compare_sets(
     mut known: BTreeMap<SetName, KnownSet<'_>>,
     wanted: BTreeMap<SetName, PortSet>,
 ) -> (HashSet<SetName>, HashSet<SetName>) {
-    let (mut replaced, mut lost) = (HashSet::new(), HashSet::new());
+    let (mut replaced, mut lost) = (HashSet::default(), HashSet::default());
     for (name, PortSet { definition, contents }) in wanted {
         if let Some(known) = known.remove(&name) {
             let (gone, come) = known.difference(&contents);

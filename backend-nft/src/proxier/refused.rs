@@ -1,13 +1,10 @@
 //! Syncs that failed, and the Service ports, or the families, of which the kernel refuses objects.
 
-use std::{
-    collections::{BTreeSet, HashMap, HashSet},
-    iter, mem,
-};
+use std::{collections::BTreeSet, iter, mem};
 
 use switchyard_core::{
     error::ErrorChain,
-    model::{IpFamily, PerFamily},
+    model::{HashMap, HashSet, IpFamily, PerFamily},
     proxier::{DegradedPort, ProxierError, RefusedParts},
     state::ResolvedServicePort,
     transition::Transition,

@@ -1,6 +1,6 @@
 //! Services: from the object to ports, addresses per family, and policies.
 
-use std::{collections::HashSet, net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 
@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     model::{
-        IpFamily, PerFamily, Protocol, ProxyProtocol, ServiceName, aggregated, parse_cidr, parse_ip,
+        HashSet, IpFamily, PerFamily, Protocol, ProxyProtocol, ServiceName, aggregated, parse_cidr,
+        parse_ip,
     },
     objects,
 };
@@ -396,7 +397,7 @@ fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> PerFamily<O
 
 fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> Vec<ServicePort> {
     let mut ports = Vec::with_capacity(specs.len().min(MAX_FRONTENDS));
-    let mut names = HashSet::new();
+    let mut names = HashSet::default();
     for (i, spec) in specs.iter().enumerate() {
         if ports.len() == MAX_FRONTENDS {
             problems.add_in_any_case(
@@ -452,7 +453,7 @@ fn parse_ip_field(
 /// Keeps the first of equal addresses.
 fn retain_distinct(ips: &mut Vec<IpAddr>) {
     if ips.len() > 1 {
-        let mut seen = HashSet::with_capacity(ips.len());
+        let mut seen = HashSet::with_capacity_and_hasher(ips.len(), Default::default());
         ips.retain(|ip| seen.insert(*ip));
     }
 }

@@ -1,6 +1,6 @@
 //! EndpointSlices: from the object to endpoints of one family and their ports.
 
-use std::{collections::HashSet, hash::Hash, sync::Arc};
+use std::{hash::Hash, sync::Arc};
 
 use super::{
     endpoint::{NodeHint, Place, SliceEndpoint, Zones},
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     config::NodeConfig,
-    model::{IpFamily, Protocol, ServiceName, ServicePortName, parse_ip},
+    model::{HashSet, IpFamily, Protocol, ServiceName, ServicePortName, parse_ip},
     objects::{self, ObjectKey},
 };
 
@@ -244,7 +244,7 @@ struct Interned<T: ?Sized> {
 
 impl<T: ?Sized> Default for Interned<T> {
     fn default() -> Self {
-        Self { known: HashSet::new(), sweep_at: 1024 }
+        Self { known: HashSet::default(), sweep_at: 1024 }
     }
 }
 

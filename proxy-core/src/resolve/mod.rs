@@ -10,11 +10,7 @@ pub(crate) mod lb_algorithm;
 pub(crate) mod pools;
 pub(crate) mod slow_start;
 
-use std::{
-    collections::{HashMap, HashSet},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{net::IpAddr, sync::Arc};
 
 use self::{
     lb_algorithm::{Limit, UnsupportedFeatures},
@@ -22,7 +18,10 @@ use self::{
     slow_start::GrowingShares,
 };
 use crate::{
-    model::{IpFamily, LbAlgorithm, PerFamily, Protocol, ServicePortId, ServicePortName},
+    model::{
+        HashMap, HashSet, IpFamily, LbAlgorithm, PerFamily, Protocol, ServicePortId,
+        ServicePortName,
+    },
     parsed::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,

@@ -2,7 +2,7 @@
 //! to terminating endpoints (KEP-1669, KEP-2433, KEP-3015).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::{IpAddr, SocketAddr},
 };
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     explain::{EndpointState, KnownEndpoint},
-    model::{IpFamily, Protocol, ServicePortId},
+    model::{HashSet, IpFamily, Protocol, ServicePortId},
     parsed::{
         endpoint::{NodeHint, Place, SliceEndpoint},
         slice::Slice,
@@ -57,7 +57,7 @@ impl Pools {
             } else {
                 Vec::new()
             };
-            let mut cut = HashSet::new();
+            let mut cut = HashSet::default();
             let mut limited = |mut pool: Vec<Endpoint>| {
                 cut.extend(pool.drain((*most).min(pool.len())..).map(|e| e.address));
                 pool

@@ -6,12 +6,15 @@
 //! brings the time.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     time::{Duration, Instant},
 };
 
-use crate::{model::ServiceName, parsed::slice::Slice};
+use crate::{
+    model::{HashMap, ServiceName},
+    parsed::slice::Slice,
+};
 
 /// The steps to the full weight.
 pub(crate) const STEPS: u32 = 10;

@@ -16,7 +16,7 @@
 mod serialized;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{self, BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -25,7 +25,7 @@ use std::{
 use ipnet::IpNet;
 
 pub use crate::model::LocalPods;
-use crate::model::{LbAlgorithm, PerFamily, ProxyProtocol, ServiceName, ServicePortId};
+use crate::model::{HashMap, LbAlgorithm, PerFamily, ProxyProtocol, ServiceName, ServicePortId};
 
 /// Everything to be programmed on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,7 +40,7 @@ pub struct State {
     pub node: NodeState,
     /// The health checks of Services, which load balancers send to this node.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serialized::by_name"))]
-    pub health_checks: HashMap<ServiceName, HealthCheck>,
+    pub health_checks: collections::HashMap<ServiceName, HealthCheck>,
 }
 
 /// The Services that others cannot do without: the API server's, and the cluster's DNS by the name

@@ -1,8 +1,10 @@
 //! Forms in which fields of a [`State`](super::State) are serialized.
 
-use std::{collections::HashMap, fmt::Display, sync::Arc};
+use std::{collections, fmt::Display, sync::Arc};
 
 use serde::{Serialize, Serializer};
+
+use crate::model::HashMap;
 
 /// Serializes the values as a list in the order of their keys, which the values contain.
 pub(super) fn sorted_values<S: Serializer, K: Ord, V: Serialize>(
@@ -16,7 +18,7 @@ pub(super) fn sorted_values<S: Serializer, K: Ord, V: Serialize>(
 
 /// Serializes a map with keys as they print, in order.
 pub(super) fn by_name<S: Serializer, K: Ord + Display, V: Serialize>(
-    map: &HashMap<K, V>,
+    map: &collections::HashMap<K, V>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     let mut entries: Vec<_> = map.iter().collect();

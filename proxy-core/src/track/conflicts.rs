@@ -6,15 +6,11 @@
 //! another Service's cluster IP, CVE-2020-8554), then load balancer addresses, then external IPs,
 //! and among equals the Service that was created first.
 
-use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{collections::hash_map::Entry, net::IpAddr, sync::Arc};
 
 use crate::{
     explain::LostFrontend,
-    model::{IpFamily, Protocol, ServiceName, ServicePortId, shrink_table},
+    model::{HashMap, HashSet, IpFamily, Protocol, ServiceName, ServicePortId, shrink_table},
     state::FrontendAddress,
 };
 

@@ -1,8 +1,7 @@
 //! The problems that have been reported already.
 
-use std::collections::{HashMap, HashSet};
-
 use crate::{
+    model::{HashMap, HashSet},
     objects::{Kind, ObjectKey},
     parsed::problem::Problem,
 };

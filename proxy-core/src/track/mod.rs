@@ -16,23 +16,13 @@ mod unsupported;
 mod update;
 mod withheld;
 
-use std::{
-    collections::{HashMap, HashSet},
-    mem,
-    net::IpAddr,
-    time::Instant,
-};
+use std::{mem, net::IpAddr, sync::Arc, time::Instant};
 
 pub use self::missing::Missing;
 pub(crate) use self::missing::RequiredFacts;
 use self::{
-    conflicts::Listeners,
-    known_problems::KnownProblems,
-    node::NodeInputs,
-    slices::Slices,
-    unsupported::Unsupported,
-    update::{AllSurroundings, ListeningPort},
-    withheld::Withheld,
+    conflicts::Listeners, known_problems::KnownProblems, node::NodeInputs, slices::Slices,
+    unsupported::Unsupported, update::AllSurroundings, withheld::Withheld,
 };
 pub use crate::parsed::{
     node::NodeFacts,
@@ -40,7 +30,7 @@ pub use crate::parsed::{
 };
 use crate::{
     config::NodeConfig,
-    model::{IpFamily, LbAlgorithm, PerFamily, ServiceName, shrink_table},
+    model::{HashMap, HashSet, IpFamily, LbAlgorithm, PerFamily, ServiceName, shrink_table},
     objects::{self, Event, Kind, Object, ObjectKey},
     parsed::{node::parse_cidrs, problem::Problems, service::Service, slice},
     proxier::{Capabilities, DegradedPort, Mode},
@@ -82,7 +72,7 @@ pub struct Tracker {
     /// The capabilities of the backend, and its mode.
     capabilities: Capabilities,
     mode: Option<Mode>,
-    services: HashMap<ServiceName, Box<Service>>,
+    services: HashMap<ServiceName, Arc<Service>>,
     slices: Slices,
     node_inputs: NodeInputs,
     listeners: Listeners,
@@ -107,8 +97,8 @@ pub struct Tracker {
     touched_node: bool,
     /// The surroundings that the Services in `state` were resolved against.
     around: Option<AllSurroundings>,
-    /// The ports of each Service, as they are in `listeners` and `state`.
-    resolved: HashMap<ServiceName, Box<[ListeningPort]>>,
+    /// The Services whose ports are in `listeners` and `state`, and whether with external IPs.
+    listening: HashMap<ServiceName, (Arc<Service>, bool)>,
 
     state: State,
     unsynced: Unsynced,
@@ -128,7 +118,7 @@ impl Tracker {
             config,
             capabilities: Capabilities::KUBE_PROXY,
             mode: None,
-            services: HashMap::new(),
+            services: HashMap::default(),
             slices: Slices::default(),
             node_inputs: NodeInputs::default(),
             listeners: Listeners::default(),
@@ -137,16 +127,16 @@ impl Tracker {
             unsupported: Unsupported::default(),
             withheld: Withheld::default(),
             slow_starts: SlowStarts::default(),
-            listed: HashSet::new(),
+            listed: HashSet::default(),
             required: RequiredFacts::default(),
-            touched: HashSet::new(),
+            touched: HashSet::default(),
             touched_node: true,
             around: None,
-            resolved: HashMap::new(),
+            listening: HashMap::default(),
             state: State::default(),
             unsynced: Unsynced::default(),
             no_local: PerFamily::default(),
-            pending_triggers: HashMap::new(),
+            pending_triggers: HashMap::default(),
             pending_times: 0,
             trigger_times: Vec::new(),
         }
@@ -281,7 +271,7 @@ impl Tracker {
             self.touched.extend(self.services.keys().cloned());
         }
         let mut to_resolve = mem::take(&mut self.touched);
-        let mut displaced = HashSet::new();
+        let mut displaced = HashSet::default();
         for name in &to_resolve {
             self.update_listeners(name, &mut displaced);
         }
@@ -398,7 +388,7 @@ impl Tracker {
             Object::Service(object) => self.apply_service(object, &key, &mut problems),
             Object::EndpointSlice(object) => {
                 let changed =
-                    self.slices.apply(object, &self.config, &self.services, &mut problems);
+                    self.slices.apply(object, &key, &self.config, &self.services, &mut problems);
                 // The changes in the first list happened before this program was there.
                 if self.is_synced()
                     && let Some(service) = changed.first()
@@ -443,7 +433,7 @@ impl Tracker {
                 let before = self.services.get(&service.name);
                 if before.is_none_or(|before| **before != service) {
                     self.touched.insert(service.name.clone());
-                    self.services.insert(service.name.clone(), Box::new(service));
+                    self.services.insert(service.name.clone(), Arc::new(service));
                 }
             }
             None => self.remove_service(&ServiceName::new(&key.namespace, &key.name)),
@@ -522,7 +512,7 @@ impl Tracker {
         shrink_table(&mut self.services);
         self.slices.shrink();
         self.listeners.shrink();
-        shrink_table(&mut self.resolved);
+        shrink_table(&mut self.listening);
         shrink_table(&mut self.state.service_ports);
     }
 

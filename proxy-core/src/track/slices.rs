@@ -1,10 +1,10 @@
 //! All EndpointSlices, several per Service.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     config::NodeConfig,
-    model::{ServiceName, shrink_table},
+    model::{HashMap, ServiceName, shrink_table},
     objects::{self, Kind, ObjectKey},
     parsed::{
         problem::Problems,
@@ -39,15 +39,15 @@ impl Slices {
     pub(crate) fn apply(
         &mut self,
         object: &objects::EndpointSlice,
+        key: &ObjectKey,
         node: &NodeConfig,
-        services: &HashMap<ServiceName, Box<Service>>,
+        services: &HashMap<ServiceName, Arc<Service>>,
         problems: &mut Problems,
     ) -> Vec<ServiceName> {
-        let key = ObjectKey::new(Kind::EndpointSlice, &object.metadata);
-        let Some((service, slice)) = self.parser.parse(object, &key, node, problems) else {
+        let Some((service, slice)) = self.parser.parse(object, key, node, problems) else {
             return self.remove(&key.namespace, &key.name);
         };
-        let owner_key = (self.parser.intern(&key.namespace), Arc::from(key.name));
+        let owner_key = (self.parser.intern(&key.namespace), Arc::from(&*key.name));
         let before = match self.owners.get(&owner_key) {
             Some(owner) if *owner != service => self.remove(&owner_key.0, &owner_key.1),
             _ => Vec::new(),

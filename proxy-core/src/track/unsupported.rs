@@ -1,10 +1,10 @@
 //! Service ports that are served otherwise than they ask, because the backend cannot program it.
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::collections::hash_map::Entry;
 
 use super::{known_problems::KnownProblems, service_key};
 use crate::{
-    model::{PerFamily, ServiceName, ServicePortId},
+    model::{HashMap, PerFamily, ServiceName, ServicePortId},
     parsed::problem::{Problem, Problems, Reason},
     proxier::{DegradedPort, Mode},
     resolve::lb_algorithm::{UnsupportedFeatures, UnsupportedReason},

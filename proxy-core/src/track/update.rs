@@ -1,9 +1,6 @@
 //! Resolving the touched Services: first their listeners, then their ports, then the changes.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     NoLocalEndpoints, Tracker,
@@ -12,7 +9,7 @@ use super::{
 };
 use crate::{
     explain::LostFrontend,
-    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
+    model::{HashMap, HashSet, IpFamily, PerFamily, ServiceName, ServicePortId},
     objects::{self, Kind, ObjectKey},
     parsed::{
         problem::{Problem, Problems, Reason},
@@ -36,7 +33,7 @@ const MAX_DESTINATIONS: usize = 500_000;
 pub(super) struct ListeningPort {
     id: ServicePortId,
     created: Arc<str>,
-    listeners: Box<[(FrontendAddress, u16)]>,
+    listeners: Vec<(FrontendAddress, u16)>,
 }
 
 impl ListeningPort {
@@ -96,27 +93,32 @@ impl Tracker {
         name: &ServiceName,
         displaced: &mut HashSet<ServiceName>,
     ) {
-        let wanted = self.services.get(name);
-        let wanted = wanted.map(|service| wanted_listeners(service, self.config.external_ips));
-        let wanted = wanted.unwrap_or_default();
-        let before = match self.resolved.entry(name.clone()) {
-            hash_map::Entry::Occupied(known) if *known.get() == wanted => return,
-            hash_map::Entry::Occupied(known) => known.remove(),
-            hash_map::Entry::Vacant(_) => Box::default(),
+        let external_ips = self.config.external_ips;
+        let wanted = self.services.get(name).map(|service| (Arc::clone(service), external_ips));
+        let before = match (&wanted, self.listening.get(name)) {
+            (None, None) => return,
+            (Some(is), Some(was)) if Arc::ptr_eq(&is.0, &was.0) && is.1 == was.1 => return,
+            (_, before) => before.map(|(service, ips)| wanted_listeners(service, *ips)),
         };
+        let before = before.unwrap_or_default();
+        let after = wanted.as_ref().map(|(service, ips)| wanted_listeners(service, *ips));
+        let after = after.unwrap_or_default();
+        match wanted {
+            Some(wanted) => self.listening.insert(name.clone(), wanted),
+            None => self.listening.remove(name),
+        };
+        // Neither table has anything where the Service is new, as in a first list.
+        let was: HashMap<&ServicePortId, &ListeningPort> =
+            before.iter().map(|port| (&port.id, port)).collect();
+        let stays = after.iter().filter(|_| !was.is_empty());
         let stays: HashMap<&ServicePortId, &ListeningPort> =
-            wanted.iter().map(|port| (&port.id, port)).collect();
-        let mut changed: HashSet<&ServicePortId> = stays.keys().copied().collect();
-        for port in &before {
-            if stays.get(&port.id) == Some(&port) {
-                changed.remove(&port.id);
-                continue;
-            }
+            stays.map(|port| (&port.id, port)).collect();
+        for port in before.iter().filter(|port| stays.get(&port.id) != Some(port)) {
             for (key, contender) in port.contenders() {
                 self.listeners.remove(&key, &contender, displaced);
             }
         }
-        for port in wanted.iter().filter(|port| changed.contains(&port.id)) {
+        for port in after.iter().filter(|port| was.get(&port.id) != Some(port)) {
             for (key, contender) in port.contenders() {
                 self.listeners.add(key, contender, displaced);
             }
@@ -129,9 +131,6 @@ impl Tracker {
             .collect();
         for id in gone {
             self.set_resolved(id, None);
-        }
-        if !wanted.is_empty() {
-            self.resolved.insert(name.clone(), wanted);
         }
     }
 
@@ -168,7 +167,7 @@ impl Tracker {
                     growing,
                     most: (MAX_DESTINATIONS / places.sum::<usize>().max(1)).max(1),
                     most_slots: MAX_SLOTS / frontends.max(1),
-                    chosen: HashMap::new(),
+                    chosen: HashMap::default(),
                 };
                 for port in &service.ports {
                     let id = resolve::id(service, port, family);
@@ -320,7 +319,7 @@ fn places(port: &ServicePort, addresses: &Addresses, around: &NodeContext) -> us
     places.sum()
 }
 
-fn wanted_listeners(service: &Service, external_ips: bool) -> Box<[ListeningPort]> {
+fn wanted_listeners(service: &Service, external_ips: bool) -> Vec<ListeningPort> {
     let mut wanted = Vec::new();
     for (family, addresses) in families(service) {
         for port in &service.ports {
@@ -333,7 +332,7 @@ fn wanted_listeners(service: &Service, external_ips: bool) -> Box<[ListeningPort
             });
         }
     }
-    wanted.into()
+    wanted
 }
 
 /// Whether (0 or 1) a port lacks local endpoints for its internal and for its external traffic.

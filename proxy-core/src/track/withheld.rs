@@ -2,7 +2,7 @@
 //! is programmed until they are tried again. So everything else is programmed in the meantime.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     mem,
     sync::Arc,
     time::{Duration, Instant},
@@ -10,7 +10,10 @@ use std::{
 
 use super::{Problem, Tracker, known_problems::KnownProblems, service_key};
 use crate::{
-    model::{Backoff, IpFamily, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    model::{
+        Backoff, HashSet, IpFamily, PerFamily, Protocol, ServiceName, ServicePortId,
+        ServicePortName,
+    },
     objects::{Kind, ObjectKey},
     parsed::problem::{Problems, Reason},
     proxier::{DegradedPort, ProxierError},

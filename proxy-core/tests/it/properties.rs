@@ -1,10 +1,10 @@
 //! Whatever happens, in whatever order: the tracker ends where a new one would.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use proptest::{prelude::*, sample::Index};
 use switchyard_core::{
-    model::ServicePortId,
+    model::{HashMap, ServicePortId},
     objects::{Event, Kind, Object},
     proxier::{Capabilities, Mode},
     state::State,

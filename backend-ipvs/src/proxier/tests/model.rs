@@ -1,7 +1,7 @@
 //! A model of IPVS, of the device, and of the rules beneath.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
-    model::{IpFamily, PerFamily, ServicePortId},
+    model::{HashMap, IpFamily, PerFamily, ServicePortId},
     proxier::{Mode, Profile, Proxier, ProxierError, RefusedParts, SyncReport},
     state::ResolvedServicePort,
     testing::Stepped,
