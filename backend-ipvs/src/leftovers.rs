@@ -38,7 +38,9 @@ const SHARED_WITH_IPTABLES: [(Table, &str); 6] = [
 ];
 
 /// The chains that only kube-proxy's ipvs mode has, and that of Switchyard up to 0.1.
-const OWN: [(Table, &str); 7] = [
+const OWN: [(Table, &str); 8] = [
+    // Of kube-proxy up to 1.24; the kubelet's chain of that name is in the filter table.
+    (Table::Nat, "KUBE-FIREWALL"),
     (Table::Nat, "KUBE-LOAD-BALANCER"),
     (Table::Nat, "KUBE-NODE-PORT"),
     (Table::Nat, "SWITCHYARD-ON-NODE"),

@@ -39,7 +39,7 @@ fn leave_rules(flavour: &str) {
         let rules = format!(
             "*nat\n\
              :KUBE-SERVICES - [0:0]\n:KUBE-POSTROUTING - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
-             :KUBE-LOAD-BALANCER - [0:0]\n:KUBE-NODE-PORT - [0:0]\n\
+             :KUBE-LOAD-BALANCER - [0:0]\n:KUBE-NODE-PORT - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
              -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
              -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
              -A POSTROUTING -j KUBE-POSTROUTING\n\
@@ -47,6 +47,8 @@ fn leave_rules(flavour: &str) {
              -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT\n\
              -A KUBE-NODE-PORT -j KUBE-MARK-MASQ\n\
              -A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ\n\
+             -A KUBE-LOAD-BALANCER -j KUBE-FIREWALL\n\
+             -A KUBE-FIREWALL -m set --match-set KUBE-{number}CLUSTER-IP dst,dst -j RETURN\n\
              -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n\
              COMMIT\n\
              *filter\n\
@@ -138,6 +140,7 @@ fn beside_iptables_mode_the_chains_of_both_stay() {
             IpvsBackend::default().clean_up(Some(Mode::IPTABLES)).unwrap();
             let only_ipvs = [
                 "KUBE-LOAD-BALANCER",
+                "KUBE-FIREWALL",
                 "KUBE-NODE-PORT",
                 "KUBE-SOURCE-RANGES-FIREWALL",
                 "KUBE-IPVS-",
