@@ -307,7 +307,7 @@ ipvs-tests: tests-built
 		$(IPVS_SWAPS) --test-threads=1
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib -- \
-		kernel_tests::conformance kernel_tests::families
+		kernel_tests::conformance kernel_tests::families kernel_tests::leftovers
 	TESTS_OF=switchyard-kernel $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib --test it -- \
 		gates:: generation:: ipset:: ipvs:: netlink:: route:: trace::
 # Takes no lock of cargo's, so that cargo can work beside it.

@@ -125,8 +125,7 @@ impl Backend for IpvsBackend {
     ///
     /// kube-proxy deletes every virtual server of the node. This backend deletes those with an
     /// address that is not within [`IpvsConfig::excluded`], and only on a node that has
-    /// `kube-ipvs0` or an IP set of ipvs mode: elsewhere, the virtual servers are another
-    /// program's.
+    /// `kube-ipvs0`: elsewhere, the virtual servers are another program's.
     fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError> {
         let excluded = &self.config.excluded;
         match keep {

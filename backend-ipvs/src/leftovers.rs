@@ -1,8 +1,9 @@
 //! Removal of what ipvs mode leaves on a node: kube-proxy's or an earlier run's.
 //!
-//! The order is that of dependence. Rules go first, because they hold the sets. The device and the
-//! sets go after the virtual servers, because they show that ipvs mode ran here: a removal that
-//! fails and is tried again must still see that.
+//! The order is that of dependence. Rules go first, because they hold the sets. The device goes
+//! after the virtual servers, because it alone shows that they are those of ipvs mode: a removal
+//! that could not delete them must still see that, and one that is repeated because of a set must
+//! not delete what another program has made since.
 
 use std::{
     thread,
@@ -165,43 +166,45 @@ fn removed<T>(result: Result<T, LeftoverError>) -> Result<T, ProxierError> {
 /// finds nothing.
 ///
 /// # Errors
-/// The first error, after everything else was removed; but the sets and the device stay as long as
-/// there are virtual servers that cannot be deleted.
+/// The first error, after everything else was removed; but the device stays as long as there are
+/// virtual servers that cannot be deleted.
 fn remove(chains: &OwnedChains, excluded: &[IpNet]) -> Result<(), LeftoverError> {
     let rules = switchyard_kernel::xtables::remove(chains).map(drop).map_err(LeftoverError::Rules);
-    let sets = ExistingSets::find().map_err(LeftoverError::Sets);
-    let device = find_device().map_err(LeftoverError::Device);
-    if matches!((&sets, &device), (Ok(sets), Ok(None)) if sets.is_empty()) {
-        return rules;
-    }
-    let servers = match delete_virtual_servers(excluded) {
-        Ok(count) => count,
-        Err(error) => return rules.and(Err(LeftoverError::VirtualServers(error))),
-    };
-    let sets = sets.and_then(|sets| {
-        sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })
-    });
-    let device = device.and_then(|device| match device {
-        // Whatever the type of the device.
-        Some(mut device) => device.delete().map_err(LeftoverError::Device),
-        None => Ok(false),
-    });
+    let device = remove_device(excluded);
+    let sets = destroy_sets();
     rules?;
-    let (sets, device) = (sets?, device?);
-    tracing::info!(
-        virtual_servers = servers,
-        ipsets = sets,
-        device,
-        "Removed leftovers of ipvs mode"
-    );
+    let ((servers, device), sets) = (device?, sets?);
+    if device || sets > 0 {
+        tracing::info!(
+            virtual_servers = servers,
+            ipsets = sets,
+            device,
+            "Removed leftovers of ipvs mode"
+        );
+    }
     Ok(())
+}
+
+/// Deletes the device, whatever its type, after the virtual servers. Returns the number of these,
+/// and whether there was a device: without one, the virtual servers are another program's.
+fn remove_device(excluded: &[IpNet]) -> Result<(usize, bool), LeftoverError> {
+    let Some(mut device) = find_device().map_err(LeftoverError::Device)? else {
+        return Ok((0, false));
+    };
+    let servers = delete_virtual_servers(excluded).map_err(LeftoverError::VirtualServers)?;
+    Ok((servers, device.delete().map_err(LeftoverError::Device)?))
+}
+
+/// Destroys the sets, and returns their number.
+fn destroy_sets() -> Result<usize, LeftoverError> {
+    let sets = ExistingSets::find().map_err(LeftoverError::Sets)?;
+    sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })
 }
 
 /// Removes chains, jumps and sets. Returns whether there were sets.
 fn remove_chains_and_sets(chains: &OwnedChains) -> Result<bool, LeftoverError> {
     switchyard_kernel::xtables::remove(chains).map_err(LeftoverError::Rules)?;
-    let sets = ExistingSets::find().map_err(LeftoverError::Sets)?;
-    let count = sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })?;
+    let count = destroy_sets()?;
     if count > 0 {
         tracing::info!(ipsets = count, "Removed the ipsets of ipvs mode, and their rules");
     }
@@ -248,11 +251,6 @@ impl ExistingSets {
         let existing = connection.names()?;
         let names = sets::names().filter(|name| existing.contains(name)).collect();
         Ok(Self { connection, names })
-    }
-
-    /// Whether none exists.
-    fn is_empty(&self) -> bool {
-        self.names.is_empty()
     }
 
     /// Destroys the sets, and returns their number. Waits for those that are in use.

@@ -7,10 +7,9 @@ use super::on_ipvs;
 use crate::{IpvsBackend, IpvsConfig, probe};
 
 #[test]
-fn excluded_virtual_servers_stay() {
+fn virtual_servers_of_others_stay() {
     on_ipvs!(probe::is_loaded().then_some(()));
     test_netns::in_namespace(|| {
-        test_netns::run("ip link add kube-ipvs0 type dummy");
         let mut ipvs = Ipvs::open().unwrap().unwrap();
         let selectors = [[10, 96, 0, 1], [192, 0, 2, 1]].map(|ip| Selector::Address {
             protocol: 6,
@@ -26,6 +25,11 @@ fn excluded_virtual_servers_stay() {
         assert_eq!(ipvs.commit(&batch).unwrap(), []);
         let excluded = vec!["192.0.2.0/24".parse().unwrap()];
         let backend = IpvsBackend::new(IpvsConfig { excluded, ..IpvsConfig::default() });
+        // A set may stay after the virtual servers of ipvs mode, and these be another program's.
+        test_netns::run("ipset create KUBE-CLUSTER-IP hash:ip,port");
+        backend.clean_up(None).unwrap();
+        assert_eq!(ipvs.virtual_servers().unwrap().len(), selectors.len());
+        test_netns::run("ip link add kube-ipvs0 type dummy");
         backend.clean_up(None).unwrap();
         let dump = backend.dump(1 << 20).pop().unwrap();
         assert_eq!(
