@@ -127,6 +127,11 @@ impl IpvsProxier {
             .map(|family| (family, Wanted::new(state, &context, family, &seen.elsewhere)))
             .collect();
         let mut refused = Refused::default();
+        // What a family that is left out has on the device stays: only a change of that is news.
+        let mut bound = self.bound.lock();
+        bound.retain(|ip| *families.get(IpFamily::of(ip)));
+        bound.extend(seen.bound.iter().filter(|ip| !*families.get(IpFamily::of(ip))));
+        drop(bound);
         for (family, wanted) in wanted {
             let expected = expected.as_mut().filter(|_| *self.programmed.get(family));
             // Before they are bound, so that the monitor knows whose they are.

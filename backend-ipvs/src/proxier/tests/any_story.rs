@@ -119,6 +119,7 @@ fn assert_as_afresh(node: &Stepped<IpvsProxier>, model: &Model, what: &str) {
     let extra: Vec<_> = have.difference(&want).collect();
     let lacking: Vec<_> = want.difference(&have).collect();
     assert!(extra.is_empty() && lacking.is_empty(), "{what}: {extra:#?} {lacking:#?}");
+    assert_eq!(*node.proxier.bound.lock(), model.lock().bound, "{what}: what the monitor expects");
 }
 
 /// Compares everything, at once or a few virtual servers in each sync.

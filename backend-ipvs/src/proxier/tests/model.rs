@@ -58,6 +58,9 @@ pub(super) struct Contents {
     /// The number of the command about a virtual server that another program has just deleted, or
     /// added, counted down.
     pub(super) race: Option<usize>,
+    /// Whether timeouts are refused, and virtual servers of IPv6.
+    pub(super) refuse_timeouts: bool,
+    pub(super) refuse_ipv6: bool,
     /// Endpoints that are refused, and whether deleting virtual servers and draining are.
     pub(super) bad: BTreeSet<IpAddr>,
     pub(super) refuse_deletion: bool,
@@ -224,6 +227,12 @@ impl Contents {
         }
         self.play_race(step);
         match &step.action {
+            Action::AddServer(_)
+                if self.refuse_ipv6
+                    && matches!(step.selector, Selector::Address { ip, .. } if ip.is_ipv6()) =>
+            {
+                return Err(libc::EAFNOSUPPORT);
+            }
             Action::AddReal(real, _) if self.bad.contains(&real.ip()) => return Err(libc::EINVAL),
             Action::DeleteServer if self.refuse_deletion => return Err(libc::EBUSY),
             Action::DrainReal(_) if self.refuse_draining => return Err(libc::ENOMEM),

@@ -5,7 +5,10 @@ use std::{
     net::IpAddr,
     time::{Duration, Instant},
 };
-use switchyard_core::testing::{conformance::cluster, service, web, web_slice};
+use switchyard_core::{
+    model::IpFamily,
+    testing::{conformance::cluster, service, web, web_slice},
+};
 
 use super::{endpoints_of, model::Model, node, weights, with_endpoints};
 use crate::IpvsConfig;
@@ -205,6 +208,25 @@ fn a_refused_drain_is_tried_again_soon() {
     model.lock().refuse_draining = false;
     assert!(!node.full().cleanup_failed);
     assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(1, 0), (2, 1), (3, 0)]);
+}
+
+/// The monitor would report every address that comes to the node or goes from it.
+#[test]
+fn a_family_that_is_left_out_is_not_missing_on_the_device() {
+    let model = Model::default();
+    model.lock().refuse_ipv6 = true;
+    // As kube-proxy left it, in part.
+    model.lock().bound.insert("fd00::99".parse().unwrap());
+    let mut node = node(&model);
+    node.sync(cluster());
+    assert!(!node.tracker.transition().programs(IpFamily::V6));
+    assert_eq!(*node.proxier.bound.lock(), model.lock().bound);
+    node.sync([service("web", "10.96.0.1").delete()]);
+    assert_eq!(*node.proxier.bound.lock(), model.lock().bound);
+    model.lock().refuse_ipv6 = false;
+    node.sync([]);
+    assert!(node.tracker.transition().programs(IpFamily::V6));
+    assert_eq!(*node.proxier.bound.lock(), model.lock().bound);
 }
 
 /// Nothing would answer there.
