@@ -1,7 +1,7 @@
 //! The virtual servers of a Service port.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -117,10 +117,11 @@ fn selector(frontend: &Frontend, port: &ResolvedServicePort, ip: IpAddr) -> Sele
 pub(crate) fn claimed(
     port: &ResolvedServicePort,
     node: &NodeState,
+    never_bound: &BTreeSet<IpAddr>,
     mut each: impl FnMut(Selector),
 ) {
     let NodePortAddresses::Only(ips) = node.node_ports.get(port.id.family) else { return };
-    for frontend in &port.frontends {
+    for frontend in port.frontends.iter().filter(|frontend| is_served(frontend.at, never_bound)) {
         if let Some(ip) = frontend.at.ip().filter(|ip| ips.contains(ip)) {
             each(selector(frontend, port, ip));
         }

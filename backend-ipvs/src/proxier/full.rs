@@ -70,7 +70,7 @@ impl IpvsProxier {
         let was_sure = !self.try_schedulers(change.after())? && was_sure;
         let mut claimed = BTreeSet::new();
         for port in change.after().service_ports.values() {
-            servers::claimed(port, &change.after().node, |selector| {
+            servers::claimed(port, &change.after().node, &self.basis.never_bound, |selector| {
                 claimed.insert(selector);
             });
         }

@@ -183,6 +183,20 @@ impl Basis {
         let missing = tried.missing();
         Context { node, scheduler: *scheduler, missing, claimed, never_bound }
     }
+
+    /// Whether a transition changes which Service ports have an address of their own at which node
+    /// ports are served, too.
+    fn is_contested(&self, change: &Transition<'_>) -> bool {
+        let node = &change.after().node;
+        let claimed = |port: Option<&Arc<ResolvedServicePort>>| {
+            let mut claimed = BTreeSet::new();
+            if let Some(port) = port {
+                layout::claimed(port, node, &self.never_bound, |at| _ = claimed.insert(at));
+            }
+            claimed
+        };
+        change.ports().any(|port| claimed(port.before) != claimed(port.after))
+    }
 }
 
 /// The contents of the kernel, beyond what core remembers.
@@ -268,7 +282,7 @@ impl IpvsProxier {
             && !change.is_resync()
             && !change.node_changed()
             && self.retry.is_none_or(|due| Instant::now() < due)
-            && !is_contested(change)
+            && !self.basis.is_contested(change)
             && !self.asks_for_untried(change)
             && !self.have_addresses_moved(change).map_err(failed)?;
         match self.sync_once(change, families, (is_known, was_sure), report).await? {
@@ -433,18 +447,6 @@ fn warn_of_new(known: &mut BTreeSet<String>, problems: BTreeSet<String>, message
 
 fn failed(error: SyncError) -> ProxierError {
     ProxierError::backend(Mode::IPVS, "cannot program Services", error)
-}
-
-/// Whether a transition changes which Service ports have an address of their own at which node
-/// ports are served, too.
-fn is_contested(change: &Transition<'_>) -> bool {
-    let node = &change.after().node;
-    let claimed = |port: Option<&Arc<ResolvedServicePort>>| {
-        let mut claimed = BTreeSet::new();
-        port.into_iter().for_each(|port| layout::claimed(port, node, |at| _ = claimed.insert(at)));
-        claimed
-    };
-    change.ports().any(|port| claimed(port.before) != claimed(port.after))
 }
 
 fn failed_to(action: &'static str) -> impl Fn(Error) -> SyncError {

@@ -114,7 +114,9 @@ fn an_address_beats_a_node_port() {
         let model = Model::default();
         let ip = IpAddr::from(at_node);
         model.lock().elsewhere.insert(ip);
-        let mut node = node(&model);
+        let config = IpvsConfig::default();
+        let never_bound = config.never_bound.clone();
+        let mut node = model.node(config);
         node.sync([node_object(NODE, "192.168.0.1").apply()]);
         node.tracker.set_interface_addresses([ip]);
         for which in order {
@@ -136,6 +138,13 @@ fn an_address_beats_a_node_port() {
         assert!(node.full().drift.is_none());
     }
 }
+        // At an address where only the node port is served, nothing beats it.
+        never_bound.lock().insert(ip);
+        node.sync([]);
+        assert_eq!(takes_new(), [(10, 1), (12, 1)], "{order:?}");
+        never_bound.lock().clear();
+        node.sync([]);
+        assert_eq!(takes_new(), [(8, 1)], "{order:?}");
 
 #[test]
 fn less_than_a_second_is_not_none() {
