@@ -461,7 +461,7 @@ impl Proxier for IpvsProxier {
 
     /// Sets the kernel's parameters for IPVS.
     fn prepare(&mut self, _node: &NodeConfig) -> Result<(), ProxierError> {
-        self.set_parameters(&mut SyncReport::default()).map_err(|error| {
+        self.set_parameters().map(drop).map_err(|error| {
             ProxierError::backend(Mode::IPVS, "cannot prepare the kernel for IPVS", error)
         })
     }

@@ -1,6 +1,6 @@
 //! Parameters and timeouts of the kernel.
 
-use std::{mem, time::Duration};
+use std::{collections::BTreeSet, mem, time::Duration};
 
 use switchyard_core::{error::ErrorChain, proxier::SyncReport};
 use switchyard_kernel::ipvs::Timeouts;
@@ -9,11 +9,8 @@ use super::{IpvsProxier, SyncError};
 use crate::kernel_settings::KernelSettingError;
 
 impl IpvsProxier {
-    /// Sets the kernel's parameters for IPVS, and adds to the report those that cannot be set.
-    pub(super) fn set_parameters(
-        &mut self,
-        report: &mut SyncReport,
-    ) -> Result<(), KernelSettingError> {
+    /// Sets the kernel's parameters for IPVS, and returns why some cannot be set.
+    pub(super) fn set_parameters(&mut self) -> Result<BTreeSet<String>, KernelSettingError> {
         let unset = self.kernel.set_parameters(&self.config);
         // A node that was prepared serves on when another program changes a parameter.
         let unset = match self.is_prepared {
@@ -21,15 +18,12 @@ impl IpvsProxier {
             false => unset.optional()?,
         };
         self.is_prepared = true;
-        let texts = unset.iter().map(|error| ErrorChain(error).to_string()).collect();
-        let known = mem::replace(&mut self.unset, texts);
-        report.warnings.extend(self.unset.difference(&known).cloned());
-        Ok(())
+        Ok(unset.iter().map(|error| ErrorChain(error).to_string()).collect())
     }
 
     /// Sets what IPVS needs of the kernel.
     pub(super) fn set_kernel(&mut self, report: &mut SyncReport) -> Result<(), SyncError> {
-        self.set_parameters(report)?;
+        let mut unset = self.set_parameters()?;
         let wanted = self.config.timeouts;
         let wanted = Timeouts {
             tcp: seconds(wanted.tcp),
@@ -48,8 +42,10 @@ impl IpvsProxier {
         });
         // Connections work with other timeouts, too.
         if let Err(error) = result {
-            tracing::error!(err = %ErrorChain(&error), "Failed to set the IPVS timeouts");
+            unset.insert(format!("cannot set the timeouts of IPVS: {}", ErrorChain(&error)));
         }
+        let known = mem::replace(&mut self.unset, unset);
+        report.warnings.extend(self.unset.difference(&known).cloned());
         Ok(())
     }
 }

@@ -55,12 +55,17 @@ fn a_parameter_that_cannot_be_set_is_fatal_only_at_the_start() {
     fresh.apply(web());
     assert!(format!("{:?}", fresh.try_sync().unwrap_err()).contains("conntrack"));
     model.lock().parameters = None;
-    let mut node = node(&model);
+    let mut config = IpvsConfig::default();
+    config.timeouts.tcp = Duration::from_secs(720 * 3600);
+    let mut node = model.node(config);
     node.sync(web());
     model.lock().parameters = Some(nowhere);
+    model.lock().refuse_timeouts = true;
     node.apply([web_slice(&[2])]);
     let warnings = node.full().warnings;
-    assert!(warnings.iter().any(|warning| warning.contains("conntrack to 1")), "{warnings:?}");
+    for part in ["conntrack to 1", "cannot set the timeouts of IPVS"] {
+        assert!(warnings.iter().any(|warning| warning.contains(part)), "{warnings:?}");
+    }
     assert_eq!(weights(&model, [10, 96, 0, 1], 80)[1], (2, 1), "the sync goes on");
     assert_eq!(node.full().warnings, [""; 0], "it was reported");
 }
@@ -133,11 +138,6 @@ fn an_address_beats_a_node_port() {
         node.sync([endpoints_of("port", &[10, 12], &[]), endpoints_of("address", &[8], &[])]);
         assert_eq!(takes_new(), [(8, 1)], "{order:?}");
         assert_eq!(model.lock().listed, listed, "only what changes is programmed");
-        node.sync([service("address", "10.96.0.9").delete()]);
-        assert_eq!(takes_new(), [(10, 1), (12, 1)], "{order:?}");
-        assert!(node.full().drift.is_none());
-    }
-}
         // At an address where only the node port is served, nothing beats it.
         never_bound.lock().insert(ip);
         node.sync([]);
@@ -145,6 +145,11 @@ fn an_address_beats_a_node_port() {
         never_bound.lock().clear();
         node.sync([]);
         assert_eq!(takes_new(), [(8, 1)], "{order:?}");
+        node.sync([service("address", "10.96.0.9").delete()]);
+        assert_eq!(takes_new(), [(10, 1), (12, 1)], "{order:?}");
+        assert!(node.full().drift.is_none());
+    }
+}
 
 #[test]
 fn less_than_a_second_is_not_none() {

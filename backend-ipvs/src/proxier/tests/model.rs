@@ -285,7 +285,10 @@ impl Kernel for Model {
     }
 
     fn set_timeouts(&mut self, _: Timeouts) -> Result<(), Error> {
-        Ok(())
+        match self.lock().refuse_timeouts {
+            true => Err(Error::Kernel(refusal(libc::EINVAL))),
+            false => Ok(()),
+        }
     }
 
     fn has_scheduler(&mut self, scheduler: Scheduler) -> Result<bool, Error> {
