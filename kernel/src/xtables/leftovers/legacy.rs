@@ -1,7 +1,6 @@
 //! Removal of chains of iptables-legacy, each of whose tables is read and replaced as a whole.
 
 use std::{
-    cell::OnceCell,
     fs::{self, File},
     io,
 };
@@ -15,11 +14,28 @@ use crate::xtables::{
     lock,
 };
 
+/// The xtables lock, which is waited for once.
+#[derive(Debug, Default)]
+pub(super) struct Lock(Option<Result<Option<File>, lock::Held>>);
+
+impl Lock {
+    /// Takes the lock, unless it was taken before. Returns whether it was. Where nobody can lock
+    /// the file, a change that a program makes at the same time may fail; this one is repeated.
+    ///
+    /// # Errors
+    /// If another program holds the lock, which could add and delete as many entries meanwhile.
+    fn take(&mut self) -> Result<bool, LeftoverError> {
+        let was_taken = self.0.is_some();
+        let lock = self.0.get_or_insert_with(|| lock::acquire(&lock::default_file()));
+        lock.as_ref().map(|_| was_taken).map_err(|lock::Held| LeftoverError::Locked)
+    }
+}
+
 /// Removes the owned chains of a family.
 pub(super) fn remove(
     family: IpFamily,
     owned: &OwnedChains,
-    lock: &OnceCell<Option<File>>,
+    lock: &mut Lock,
 ) -> Result<bool, LeftoverError> {
     let names = legacy_table::table_names(family);
     let has_module = |module: &str| fs::exists(format!("/sys/module/{module}")).unwrap_or(false);
@@ -27,13 +43,10 @@ pub(super) fn remove(
     if tables.is_empty() {
         return Ok(false);
     }
-    // Without the lock, a change that a program makes at the same time may fail; this one is
-    // repeated.
-    lock.get_or_init(|| lock::acquire(&lock::default_file()));
     let mut result = Ok(false);
     for table in tables {
         let opened = LegacyTable::open(family, table).map_err(|error| read_error(table, error));
-        result = both(result, opened.and_then(|kernel| remove_from(&kernel, owned)));
+        result = both(result, opened.and_then(|kernel| remove_from(&kernel, owned, lock)));
     }
     result
 }
@@ -82,7 +95,11 @@ fn tables(
 }
 
 /// Removes the owned chains of a table. Returns whether there was any.
-fn remove_from(kernel: &LegacyTable, owned: &OwnedChains) -> Result<bool, LeftoverError> {
+fn remove_from(
+    kernel: &LegacyTable,
+    owned: &OwnedChains,
+    lock: &mut Lock,
+) -> Result<bool, LeftoverError> {
     let table = kernel.table;
     for _ in 0..ATTEMPTS {
         let old = kernel.read().map_err(|error| read_error(table, error))?;
@@ -90,6 +107,9 @@ fn remove_from(kernel: &LegacyTable, owned: &OwnedChains) -> Result<bool, Leftov
             .ok_or(LeftoverError::Malformed { table: table.name() })?;
         if new == old {
             return Ok(false);
+        }
+        if !lock.take()? {
+            continue;
         }
         match kernel.replace(&old, &new) {
             Ok(counters) => {

@@ -11,11 +11,11 @@ mod nft;
 #[cfg(feature = "testing")]
 pub(crate) use self::entries::without;
 
-use std::{cell::OnceCell, io};
+use std::io;
 
 use switchyard_model::IpFamily;
 
-use crate::xtables::{OwnedChains, Table};
+use crate::xtables::{Flavour, OwnedChains, Table};
 
 /// The number of times that removal is repeated if another program changes rules at the same time.
 const ATTEMPTS: usize = 10;
@@ -44,6 +44,9 @@ pub enum LeftoverError {
         /// The table.
         table: &'static str,
     },
+    /// Another program holds the xtables lock.
+    #[error("another program holds the xtables lock")]
+    Locked,
     /// Other programs changed rules all the time.
     #[error("gave up after {ATTEMPTS} attempts: the rules kept changing")]
     Busy,
@@ -59,12 +62,22 @@ pub enum LeftoverError {
 ///
 /// The first error, after everything else was removed.
 pub fn remove(owned: &OwnedChains) -> Result<bool, LeftoverError> {
-    // Waited for once, and only if there are tables of iptables-legacy.
-    let lock = OnceCell::new();
+    remove_of(&Flavour::ALL, owned)
+}
+
+/// Does the same for these flavours.
+pub(crate) fn remove_of(flavours: &[Flavour], owned: &OwnedChains) -> Result<bool, LeftoverError> {
+    // Taken only if there is something to remove.
+    let mut lock = legacy::Lock::default();
     let mut result = Ok(false);
     for family in IpFamily::ALL {
-        result = both(result, nft::remove(family, owned));
-        result = both(result, legacy::remove(family, owned, &lock));
+        for flavour in flavours {
+            let removed = match flavour {
+                Flavour::Nft => nft::remove(family, owned),
+                Flavour::Legacy => legacy::remove(family, owned, &mut lock),
+            };
+            result = both(result, removed);
+        }
     }
     result
 }
