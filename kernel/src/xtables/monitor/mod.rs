@@ -69,6 +69,8 @@ pub struct TableMonitor {
     /// Whether the tables may have changed since they were last looked at.
     is_pending: bool,
     looked: Option<Instant>,
+    /// The time to wait after a look.
+    pause: Duration,
     /// The look that goes on now.
     looking: Option<JoinHandle<Snapshot>>,
     /// Whether chains or jumps were missing then.
@@ -98,6 +100,7 @@ impl TableMonitor {
             listener,
             is_pending: true,
             looked: None,
+            pause: PERIOD,
             looking: None,
             is_missing: false,
             reported_missing: None,
@@ -161,7 +164,7 @@ impl TableMonitor {
             }
         }
         if let Some(looked) = self.looked {
-            sleep_until(looked + PERIOD).await;
+            sleep_until(looked + self.pause).await;
         }
     }
 
@@ -177,7 +180,8 @@ impl TableMonitor {
         self.looking = None;
         let seen = seen.map_err(MonitorError)?;
         self.looked = Some(Instant::now());
-        self.is_pending = seen.is_undecided;
+        self.is_pending = seen.is_undecided || seen.has_failed;
+        self.pause = seen.pause(self.pause);
         self.is_missing = seen.is_missing;
         if !seen.is_missing {
             self.reported_missing = None;
@@ -203,8 +207,18 @@ impl TableMonitor {
 #[derive(Debug, Default)]
 struct Snapshot {
     is_missing: bool,
-    /// Whether a family could not be looked at now.
+    /// Whether a family changed while it was looked at.
     is_undecided: bool,
+    /// Whether a family could not be looked at.
+    has_failed: bool,
+}
+
+impl Snapshot {
+    /// Returns the time to wait until the next look, after the last wait. It grows as long as looks
+    /// fail, each of which may run programs.
+    fn pause(&self, last: Duration) -> Duration {
+        if self.has_failed { (2 * last).min(REPEAT) } else { PERIOD }
+    }
 }
 
 /// Looks at the families whose tables differ from the record. Blocks for as long as the programs
@@ -222,11 +236,28 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
             Ok(true) => snapshot.is_undecided |= !record.confirm(family, known, now),
             Ok(false) => snapshot.is_missing = true,
             Err(error) => {
-                snapshot.is_undecided = true;
+                snapshot.has_failed = true;
                 let err = ErrorChain(&error);
                 tracing::debug!(%err, %family, "Failed to check the chains");
             }
         }
     }
     snapshot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_that_fail_become_rare() {
+        let failed = Snapshot { has_failed: true, ..Snapshot::default() };
+        let pauses = (0..7).scan(PERIOD, |pause, _| {
+            *pause = failed.pause(*pause);
+            Some(pause.as_millis())
+        });
+        assert_eq!(pauses.collect::<Vec<_>>(), [600, 1200, 2400, 4800, 9600, 10_000, 10_000]);
+        let undecided = Snapshot { is_undecided: true, ..Snapshot::default() };
+        assert_eq!(undecided.pause(REPEAT), PERIOD);
+    }
 }
