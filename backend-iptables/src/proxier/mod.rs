@@ -12,7 +12,11 @@ mod refused;
 #[cfg(test)]
 mod tests;
 
-use std::{fs, mem, sync::Arc, time::Instant};
+use std::{
+    fs, mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use switchyard_core::{
@@ -40,6 +44,9 @@ use crate::{
     monitor::Monitor,
 };
 
+/// The time after which a failed removal is tried again.
+const RETRY: Duration = Duration::from_secs(60);
+
 const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 
 /// Programs Services with iptables. See the [crate's documentation](crate).
@@ -60,6 +67,8 @@ pub struct IptablesProxier {
     record: Arc<TableRecord>,
     /// The number of rules in our chains, by family.
     owned: PerFamily<OwnedRules>,
+    /// The time to remove the chains of the flavour that is not in use; `None` if that is done.
+    other_flavour: Option<Instant>,
     /// The work done in a sync of which a part was refused.
     unreported: SyncReport,
 }
@@ -138,6 +147,7 @@ impl IptablesProxier {
             programmed: PerFamily::default(),
             record: Arc::default(),
             owned: PerFamily::default(),
+            other_flavour: Some(Instant::now()),
             unreported: SyncReport::default(),
         }
     }
@@ -183,6 +193,33 @@ impl IptablesProxier {
             }
         }
         Ok(report)
+    }
+
+    /// Removes the chains of the flavour that is not in use, which nobody would change any more:
+    /// once, or again after a failure.
+    fn remove_other_flavour(&mut self, report: &mut SyncReport) {
+        let now = Instant::now();
+        let Some(mut due) = self.other_flavour else { return };
+        if due <= now {
+            match self.tools.remove_other_flavour(&fixed::owned(self.settings.names)) {
+                Ok(found) => {
+                    self.other_flavour = None;
+                    if found {
+                        let flavour = self.tools.flavour();
+                        tracing::info!(%flavour, "Removed the chains of the other flavour");
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let err = ErrorChain(&error);
+                    tracing::error!(%err, "Failed to remove the chains of the other flavour");
+                }
+            }
+            due = now + RETRY;
+            self.other_flavour = Some(due);
+        }
+        report.cleanup_failed = true;
+        report.requeue_after = Some(due - now);
     }
 
     fn sync_full(
@@ -374,6 +411,7 @@ impl Proxier for IptablesProxier {
         match self.sync_changes(change, &mut refused) {
             Ok(mut report) => {
                 report.refused = refused;
+                self.remove_other_flavour(&mut report);
                 Ok(report)
             }
             Err(error) => Err(error.after_attempts(refused)),

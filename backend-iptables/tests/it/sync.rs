@@ -157,6 +157,11 @@ fn a_clean_up_leaves_the_firewall_alone_of_both_flavours_and_can_be_repeated() {
                 tables().iter().flatten().any(|text| text.contains("203.0.113.0/24 -j RETURN"))
             );
         }
+        // The second one's first sync removes the first one's chains.
+        assert!(!Tables::v4(Flavour::Legacy).save().contains(":KUBE-SERVICES "));
+        proxies[0].full();
+        let all = tables();
+        assert!(all.iter().all(|families| families[0].contains(":KUBE-SERVICES ")), "{all:#?}");
         let is_firewall = |line: &&str| line.contains("KUBE-FIREWALL");
         let without_firewall = || {
             let others = |text: String| -> Vec<String> {

@@ -11,7 +11,7 @@ use switchyard_model::{ErrorChain, IpFamily, PerFamily};
 
 use super::{Flavour, MissingPrograms, ProgramOptions, Programs, ToolError, Version, run};
 use crate::xtables::{
-    Dump, Table,
+    Dump, LeftoverError, OwnedChains, Table, leftovers,
     legacy_table::{self, LegacyTable},
     nft_tables,
 };
@@ -62,6 +62,21 @@ impl Tools {
     /// The flavour of the programs.
     pub fn flavour(&self) -> Flavour {
         self.flavour
+    }
+
+    /// Removes the owned chains of the other flavour, as [`remove`](crate::xtables::remove) does
+    /// those of both. Returns whether there was any.
+    ///
+    /// # Errors
+    ///
+    /// The first error, after everything else was removed.
+    pub fn remove_other_flavour(&self, owned: &OwnedChains) -> Result<bool, LeftoverError> {
+        #[cfg(feature = "testing")]
+        if self.iter().any(|programs| programs.machine().is_some()) {
+            return Ok(false);
+        }
+        let others = Flavour::ALL.into_iter().filter(|flavour| *flavour != self.flavour);
+        leftovers::remove_of(&others.collect::<Vec<_>>(), owned)
     }
 
     /// The families that have programs.
