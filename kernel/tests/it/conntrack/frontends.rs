@@ -23,7 +23,11 @@ fn balanced(ip: &str) -> Builder {
 }
 
 fn pod() -> Builder {
-    slice("dns", "a").port("", "UDP", 5353).endpoint(endpoint("10.1.0.1", "node-1"))
+    pod_at("10.1.0.1")
+}
+
+fn pod_at(ip: &str) -> Builder {
+    slice("dns", "a").port("", "UDP", 5353).endpoint(endpoint(ip, "node-1"))
 }
 
 #[test]
@@ -174,7 +178,7 @@ fn a_node_port_at_an_address_that_is_local_by_a_route() {
             udp(CLIENT, "203.0.113.7:30053", POD),
             udp(CLIENT, "203.0.113.200:30053", POD),
         ]);
-        assert_eq!(deleted(&cluster.delete([&pod()])), 2);
+        assert_eq!(deleted(&cluster.apply([&pod_at("10.1.0.2")])), 2);
         assert_entries(&[remote]);
     });
 }
@@ -246,7 +250,7 @@ fn an_address_of_the_node_that_another_service_has_is_no_node_port() {
         let mut cluster = Cluster::with([&external, &external_pod, &node_port(30053), &pod()]);
         let kept = udp(CLIENT, "192.0.2.1:30053", "10.1.0.2:53");
         add(&[kept, udp(CLIENT, "127.0.0.1:30053", POD)]);
-        assert_eq!(deleted(&cluster.delete([&pod()])), 1);
+        assert_eq!(deleted(&cluster.apply([&pod_at("10.1.0.2")])), 1);
         assert_entries(&[kept]);
         // Not even when both are gone at once: each takes its own.
         assert_eq!(deleted(&cluster.delete([&external, &node_port(30053)])), 1);
