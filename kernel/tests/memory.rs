@@ -146,10 +146,11 @@ fn unrelated_entries_cost_no_memory() {
         assert_eq!(count(), kept);
 
         // A change asks for what it is about: by address and port, or, of IPv6, by port.
-        let of_s3 = &services[3 * 3..][1..3];
+        let moved = [(slice("s3", "a"), "10.1.3.3"), (slice6("s3", "b"), "fd01::3:3")]
+            .map(|(slice, ip)| slice.port("", "UDP", 1003).endpoint(endpoint(ip, "node-1")));
         fs::write("/proc/self/clear_refs", "5").unwrap();
         let before = status("VmRSS");
-        let reports = cluster.delete(of_s3);
+        let reports = cluster.apply(&moved);
         let grown = status("VmHWM").saturating_sub(before);
         println!("grown by {} KiB: {reports:?}", grown >> 10);
         assert!(grown < most_growth, "grown by {grown} bytes");

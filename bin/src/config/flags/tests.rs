@@ -37,6 +37,8 @@ fn company(flag: &Flag) -> &'static [&'static str] {
     match (flag.name, flag.sets) {
         (name, _) if name.starts_with("log-") => &["--feature-gates=LoggingAlphaOptions=true"],
         (_, Sets::IpvsOnly(_)) => &["--proxy-mode=ipvs"],
+        ("healthz-port", _) => &["--healthz-bind-address=0.0.0.0"],
+        ("metrics-port", _) => &["--metrics-bind-address=0.0.0.0"],
         _ => &[],
     }
 }
