@@ -18,7 +18,9 @@ use kube::{
     config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError},
 };
 
-use super::{ClientError, KubeConfig, plugin::Credentials, proxy, token::usable_token};
+use super::{
+    ClientError, KubeConfig, decoding_error, plugin::Credentials, proxy, token::usable_token,
+};
 
 /// The credentials and the server, as they were read once at the start. Files that a kubeconfig
 /// names are read again for each [`Access::client_config`].
@@ -83,7 +85,8 @@ impl Access {
 
     /// The server's name or address, with its port if that is given.
     pub(super) fn host(&self) -> String {
-        self.config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
+        let authority = self.config.cluster_url.authority();
+        authority.map(|text| without_user(text.as_str()).to_owned()).unwrap_or_default()
     }
 
     /// The host that connections go to, by name or address: the proxy's, or else the server's.
@@ -136,6 +139,11 @@ fn base64(data: Vec<u8>) -> String {
     encoded.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
+/// Returns an address without a user's name and password, which no message may have.
+fn without_user(address: &str) -> &str {
+    address.rsplit_once('@').map_or(address, |(_, rest)| rest)
+}
+
 /// Returns the address of a server. One without a scheme is reached by TLS if `has_tls`.
 fn server_address(server: &str, has_tls: bool) -> Result<Uri, ClientError> {
     let scheme = match (server.contains("://"), has_tls) {
@@ -146,7 +154,7 @@ fn server_address(server: &str, has_tls: bool) -> Result<Uri, ClientError> {
     let address = format!("{scheme}{server}").parse::<Uri>().ok();
     address
         .filter(|address| address.host().is_some())
-        .ok_or_else(|| ClientError::Server(server.to_owned()))
+        .ok_or_else(|| ClientError::Server(without_user(server).to_owned()))
 }
 
 /// Returns the configuration of the kubeconfig's current context. As in client-go, `master` takes
@@ -155,7 +163,10 @@ fn from_kubeconfig(
     path: &Path,
     master: Option<String>,
 ) -> Result<Config, Box<dyn Error + Send + Sync>> {
-    let kubeconfig = Kubeconfig::read_from(path)?;
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| match error {
+        KubeconfigError::Parse(error) => decoding_error(&error).into(),
+        error => Box::<dyn Error + Send + Sync>::from(error),
+    })?;
     let name = kubeconfig.current_context.ok_or(KubeconfigError::CurrentContextNotSet)?;
     let context = kubeconfig.contexts.into_iter().find(|named| named.name == name);
     let context =
@@ -226,7 +237,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// The configuration with a kubeconfig in this file, and a `master`.
+    /// Writes a kubeconfig, and returns the configuration with its path and a `master`.
     pub(in super::super) fn write_kubeconfig(
         path: &Path,
         cluster: &Value,
@@ -250,11 +261,13 @@ pub(super) mod tests {
             "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFBQUEKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=";
         let at = "10.0.0.1:6443";
         let (by_tls, plain) = (format!("https://{at}/"), format!("http://{at}/"));
+        let plain_user = format!("http://u:p@{at}/");
         for (cluster, user, master, expected) in [
             (json!({"server": at, "certificate-authority-data": CA}), json!({}), None, &by_tls),
             (json!({"server": at, "insecure-skip-tls-verify": true}), json!({}), None, &by_tls),
             (json!({"server": at}), json!({"client-certificate": "c"}), None, &by_tls),
             (json!({"server": at}), json!({"token": "t"}), None, &plain),
+            (json!({"server": format!("u:p@{at}")}), json!({}), None, &plain_user),
             // The kubeconfig of a control plane that is yet to be found.
             (json!({"certificate-authority-data": CA}), json!({}), Some(at), &by_tls),
             (json!({}), json!({"client-certificate-data": "Yw=="}), Some(at), &by_tls),
@@ -262,7 +275,9 @@ pub(super) mod tests {
         ] {
             let dir = tempfile::tempdir().unwrap();
             let config = write_kubeconfig(&dir.path().join("k"), &cluster, &user, master);
-            let Access { config, .. } = Access::load(&config).unwrap();
+            let access = Access::load(&config).unwrap();
+            assert_eq!(access.host(), at, "no password");
+            let Access { config, .. } = access;
             assert_eq!(config.cluster_url.to_string(), *expected, "{cluster} {user}");
             assert_eq!(config.tls_server_name, None);
             let AuthInfo { token, .. } = config.auth_info;

@@ -69,6 +69,14 @@ pub enum ClientError {
     Ended(#[source] JoinError),
 }
 
+/// Returns a message about text with credentials, which the parser's message may quote.
+fn decoding_error(error: &serde_saphyr::Error) -> String {
+    match error.location() {
+        Some(at) => format!("decoding fails at line {}, column {}", at.line(), at.column()),
+        None => "decoding fails".to_owned(),
+    }
+}
+
 /// A client of the API server, and where its connections go.
 #[derive(Clone)]
 #[non_exhaustive]

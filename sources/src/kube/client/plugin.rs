@@ -16,7 +16,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::token::usable_token;
+use super::{decoding_error, token::usable_token};
 
 /// The most time that a plugin may take.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -118,7 +118,7 @@ async fn output(child: &mut Child) -> io::Result<Vec<u8>> {
 /// Returns the credentials in the output, which may be JSON or YAML.
 fn credentials(text: &[u8]) -> io::Result<Credentials> {
     let credential: ExecCredential =
-        serde_saphyr::from_slice(text).map_err(|error| invalid(error.to_string()))?;
+        serde_saphyr::from_slice(text).map_err(|error| invalid(decoding_error(&error)))?;
     let status = credential.status.ok_or_else(|| invalid("the answer has no status"))?;
     let expires = match status.expiration_timestamp {
         Some(text) => {
@@ -179,10 +179,11 @@ mod tests {
             ("status: {clientCertificateData: c}", "neither"),
             (r#"status: {token: "a\u0001b"}"#, "characters"),
             ("status: {token: t, expirationTimestamp: later}", "expirationTimestamp"),
-            ("status: [", "line 1"),
+            ("status: {token: secret, x: [", "line 1"),
+            ("status: secret", "line 1"),
         ] {
             let error = run_script(&format!("printf '%s' '{status}'"), LONG).await.unwrap_err();
-            assert!(error.contains(part), "{status}: {error}");
+            assert!(error.contains(part) && !error.contains("secret"), "{status}: {error}");
         }
         let error = run_script("echo 'status: {token: t}'; exit 3", LONG).await.unwrap_err();
         assert!(error.contains("exit status: 3"), "{error}");

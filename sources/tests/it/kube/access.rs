@@ -13,7 +13,10 @@ use std::{
 use api_standin::{ClientCertificate, Options, Standin, load};
 use serde_json::json;
 use socket2::SockRef;
-use switchyard_core::objects::{Event, Kind};
+use switchyard_core::{
+    error::ErrorChain,
+    objects::{Event, Kind},
+};
 use switchyard_sources::kube::{self as source, KubeConfig, Timing};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, copy_bidirectional},
@@ -44,22 +47,35 @@ async fn the_master_overrides_the_kubeconfig() {
 }
 
 #[tokio::test]
-async fn a_configuration_without_a_server_is_an_error() {
+async fn a_configuration_that_cannot_be_used_is_an_error_without_its_secrets() {
     let dir = tempfile::tempdir().unwrap();
-    let invalid = "clusters: [{name: c, cluster: {server: a b}}]\n\
-                   contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n";
-    fs::write(dir.path().join("invalid"), invalid).unwrap();
-    let [absent, invalid] = ["absent", "invalid"].map(|name| KubeConfig {
-        kubeconfig: Some(dir.path().join(name)),
-        ..KubeConfig::new(AGENT)
+    let with = |server: &str, user: &str| {
+        format!(
+            "clusters: [{{name: c, cluster: {{server: {server}}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\ncurrent-context: c\n\
+             users: [{{name: u, user: {user}}}]\n"
+        )
+    };
+    let kubeconfigs = [
+        ("invalid", with("a b", "{}"), "`a b`"),
+        ("unparsed", with("https://a", "{token: secret, password: [}"), "line 4"),
+        ("scalar", with("https://a", "secret"), "line 4"),
+    ];
+    for (name, text, _) in &kubeconfigs {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let absent = ("absent", String::new(), "absent");
+    let files = kubeconfigs.into_iter().chain([absent]).map(|(name, _, part)| {
+        let kubeconfig = Some(dir.path().join(name));
+        (KubeConfig { kubeconfig, ..KubeConfig::new(AGENT) }, part)
     });
-    let master = KubeConfig { master: Some("http://a b".to_owned()), ..KubeConfig::new(AGENT) };
-    for (config, part) in
-        [(absent, "absent"), (invalid, "invalid"), (master, "a b"), (KubeConfig::new(AGENT), "pod")]
-    {
+    let master = Some("http://u:secret@a b".to_owned());
+    let master = KubeConfig { master, ..KubeConfig::new(AGENT) };
+    for (config, part) in files.chain([(master, "`a b`"), (KubeConfig::new(AGENT), "pod")]) {
         let (sender, _events) = mpsc::channel::<Event>(1);
         let error = source::run(config, NODE, sender).await.unwrap_err();
-        assert!(error.to_string().contains(part), "{error}");
+        let error = ErrorChain(&error).to_string();
+        assert!(error.contains(part) && !error.contains("secret"), "{error}");
     }
 }
 
