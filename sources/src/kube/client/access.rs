@@ -184,6 +184,10 @@ fn from_kubeconfig(
     let user = context.user.and_then(|name| {
         kubeconfig.auth_infos.into_iter().find(|named| named.name == name)?.auth_info
     });
+    let plugin = user.as_ref().and_then(|user| user.exec.as_ref());
+    if plugin.is_some_and(|plugin| plugin.command.as_deref().unwrap_or_default().is_empty()) {
+        return Err("the exec plugin has no command".into());
+    }
 
     let mut config = Config::new(Uri::default());
     if let Some(namespace) = context.namespace {

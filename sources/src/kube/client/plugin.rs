@@ -54,7 +54,7 @@ struct Status {
 /// # Errors
 /// If the plugin cannot be run, fails, takes longer than the limit, or prints no credentials.
 pub(super) async fn run(plugin: &ExecConfig, limit: Duration) -> io::Result<Credentials> {
-    let mut child = command(plugin)?.spawn()?;
+    let mut child = command(plugin).spawn()?;
     let Ok(text) = time::timeout(limit, output(&mut child)).await else {
         // The number of the group is not used again before the child was waited for.
         if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
@@ -66,14 +66,13 @@ pub(super) async fn run(plugin: &ExecConfig, limit: Duration) -> io::Result<Cred
 }
 
 /// Returns the command as client-go runs it, but never with a terminal. Its messages are the log's.
-fn command(plugin: &ExecConfig) -> io::Result<Command> {
-    let program = plugin.command.as_ref().ok_or_else(|| invalid("the kubeconfig names none"))?;
+fn command(plugin: &ExecConfig) -> Command {
     let info = json!({
         "apiVersion": plugin.api_version,
         "kind": "ExecCredential",
         "spec": {"interactive": false, "cluster": plugin.cluster},
     });
-    let mut command = Command::new(program);
+    let mut command = Command::new(plugin.command.as_deref().unwrap_or_default());
     command.args(plugin.args.iter().flatten());
     for variable in plugin.env.iter().flatten() {
         if let (Some(name), Some(value)) = (variable.get("name"), variable.get("value")) {
@@ -82,7 +81,7 @@ fn command(plugin: &ExecConfig) -> io::Result<Command> {
     }
     command.env("KUBERNETES_EXEC_INFO", info.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
-    Ok(command)
+    command
 }
 
 /// Waits for the end of the plugin, and returns what it printed.

@@ -58,6 +58,7 @@ async fn a_configuration_that_cannot_be_used_is_an_error_without_its_secrets() {
     };
     let kubeconfigs = [
         ("invalid", with("a b", "{}"), "`a b`"),
+        ("plugin", with("https://a", "{exec: {apiVersion: v}}"), "no command"),
         ("unparsed", with("https://a", "{token: secret, password: [}"), "line 4"),
         ("scalar", with("https://a", "secret"), "line 4"),
     ];
