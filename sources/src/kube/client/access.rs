@@ -17,6 +17,7 @@ use kube::{
     Config,
     config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError},
 };
+use tracing::warn;
 
 use super::{
     ClientError, KubeConfig, decoding_error, plugin::Credentials, proxy, token::usable_token,
@@ -43,8 +44,16 @@ impl Access {
             (None, Some(master)) => Config::new(server_address(master, false)?),
             (None, None) => Config::incluster().map_err(ClientError::InCluster)?,
         };
+        let user = &kube.auth_info;
+        let has_others = user.token_file.is_some()
+            || user.token.is_some()
+            || user.auth_provider.is_some()
+            || user.username.is_some() && user.password.is_some();
         let is_plain = kube.cluster_url.scheme_str() == Some("http");
         if is_plain {
+            if has_others || user.exec.is_some() {
+                warn!("Credentials of the kubeconfig not used, as its server has no TLS");
+            }
             // As in client-go, credentials are for TLS alone.
             kube.auth_info = AuthInfo::default();
         }
@@ -66,13 +75,8 @@ impl Access {
         .filter_map(|(file, counts)| file.as_ref().filter(|_| counts).map(PathBuf::from))
         .collect();
         let token_file = kube.auth_info.token_file.take().map(PathBuf::from);
-        let user = &mut kube.auth_info;
-        let has_others = token_file.is_some()
-            || user.token.is_some()
-            || user.auth_provider.is_some()
-            || user.username.is_some() && user.password.is_some();
         // As in client-go, other credentials go before those of a plugin.
-        let plugin = user.exec.take().filter(|_| !has_others);
+        let plugin = kube.auth_info.exec.take().filter(|_| !has_others);
         if let (Ok(name), Ok(value)) = ("user-agent".parse(), config.user_agent.parse()) {
             kube.headers.push((name, value));
         }
