@@ -7,15 +7,17 @@
 //!
 //! | original destination                        | stale                                            |
 //! |---------------------------------------------|--------------------------------------------------|
-//! | a frontend of a Service port                | unless an endpoint answers that still serves it  |
-//! | a frontend that was a Service port's before | if an endpoint of that Service port answers      |
+//! | a frontend of a Service port                | unless an endpoint answers that still serves it; |
+//! |                                             | none while no endpoint serves                    |
+//! | a frontend that was a Service port's before | if an endpoint of that Service port answers; if  |
+//! |                                             | the port had none, all that are redirected       |
 //!
 //! An endpoint that terminates or that topology leaves out keeps its flows while it serves. The
 //! first row includes flows that were not redirected, because they began before the frontend was
 //! there. A node port is the port on the node's own addresses, as listed when the kernel is asked;
-//! the same port number on other hosts belongs to no Service. The first sync queues all frontends,
-//! by the first row; flows of Services that were deleted before cannot be recognised. So does the
-//! first sync after the kernel did not hold what it should ([`Reconciler::doubt`]): rules were
+//! the same port number on other hosts belongs to no Service. The first sync queues all frontends
+//! that are served, by the first row; flows of Services that were deleted before cannot be
+//! recognised. So does the first sync after the kernel did not hold what it should ([`Reconciler::doubt`]): rules were
 //! missing, and a flow that began in the meantime is not translated.
 //!
 //! Only zone 0 is searched, which has the flows of Services unless another program assigns zones in
