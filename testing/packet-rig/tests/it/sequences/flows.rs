@@ -2,7 +2,8 @@
 //!
 //! Rules decide where a new flow goes. An existing flow must fulfil less: the endpoint that answers
 //! must still serve the address that the flow goes to; where new flows are answered, the old flow
-//! is answered, too; and where no server listens any more, no server answers.
+//! is answered, too; and where no Service has the address any more, no server answers. Where nobody
+//! serves the address, the server of the beginning may answer in modes that leave such flows alone.
 
 use std::{
     collections::BTreeSet,
@@ -27,6 +28,8 @@ pub struct Flow<'a> {
     from: &'a Place,
     to: Target,
     conversation: Conversation,
+    /// The server that answered at the beginning.
+    first: Option<String>,
 }
 
 /// Begins a flow from several places to each UDP target that is no node port, answered or not.
@@ -43,13 +46,16 @@ pub fn begin<'a>(topology: &'a Topology, targets: &[Target]) -> Result<Vec<Flow<
             let conversation = opened
                 .map_err(|error| chain(&error))?
                 .map_err(|error| format!("flow from {} to {to}: {error}", from.name))?;
-            flows.push(Flow { from, to: *to, conversation });
+            flows.push(Flow { from, to: *to, conversation, first: None });
         }
     }
     // All at the same time, because waiting for a timeout takes long.
     thread::scope(|scope| {
         for flow in &mut flows {
-            scope.spawn(|| flow.conversation.outcome());
+            scope.spawn(|| {
+                let outcome = flow.conversation.outcome();
+                flow.first = outcome.endpoint().map(str::to_owned);
+            });
         }
     });
     Ok(flows)
@@ -67,7 +73,13 @@ pub fn check(flows: &mut [Flow<'_>], oracle: Oracle<'_>) -> Result<(), String> {
 
 impl Flow<'_> {
     fn check(&mut self, oracle: Oracle<'_>, deadline: Instant) -> Result<(), String> {
-        let serving = oracle.serving(self.to).unwrap_or_default();
+        let mut serving = oracle.serving(self.to);
+        if let Some(none) = serving.as_mut().filter(|serving| serving.is_empty())
+            && oracle.leaves_unserved_flows()
+        {
+            none.extend(self.first.clone());
+        }
+        let serving = serving.unwrap_or_default();
         let expected = oracle.expected(self.from, self.to);
         loop {
             let outcome = self.conversation.outcome();

@@ -4,9 +4,9 @@
 //! Each sequence makes its own network, starts the proxy and writes changed objects while
 //! connections come in. Then every address is probed from every place, and compared with the
 //! [explanation](switchyard_core::explain) of a new [`Tracker`](switchyard_core::track::Tracker).
-//! UDP flows that began before must go where an endpoint still serves them, and the Service that
-//! never changes must lose no connection. Seeds that have failed are kept in `failed.txt` beside
-//! this file, and run first.
+//! UDP flows that began before must go where an endpoint still serves them, or may stay if nobody
+//! serves their port, and the Service that never changes must lose no connection. Seeds that have
+//! failed are kept in `failed.txt` beside this file, and run first.
 
 mod flows;
 mod oracle;

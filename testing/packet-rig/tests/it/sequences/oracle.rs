@@ -78,6 +78,11 @@ impl Oracle<'_> {
         Some(serving.map(|endpoint| self.server(endpoint.address)).collect())
     }
 
+    /// Whether the mode leaves UDP flows alone while nobody serves their Service port.
+    pub fn leaves_unserved_flows(&self) -> bool {
+        matches!(Known::node(self.known).mode.as_deref(), Some("nftables" | "iptables"))
+    }
+
     /// The expected outcome of a request from `place` to `target`, by the explanation.
     pub fn expected(&self, place: &Place, target: Target) -> Expectation {
         let ip = target.address.ip();
