@@ -251,12 +251,17 @@ fn the_first_mode_that_works_is_used() {
     assert_eq!(log.lines().filter(passed_over).count(), 1, "{log}");
 }
 
-/// Runs it in a mode until it is healthy and `done`, and ends it.
+/// Runs it in a mode until it is healthy and `done`, and ends it. In nftables mode, it finds no
+/// programs, as in an image with the binary alone.
 #[track_caller]
 fn run_in(namespace: &Namespace, directory: &Path, mode: &str, done: impl Fn() -> bool) {
     let mode_flag = format!("--proxy-mode={mode}");
     let arguments = [manifests(directory), "--hostname-override=node-1".into(), mode_flag];
-    let _program = Program::spawn(kube_proxy(namespace, directory, &arguments));
+    let mut command = kube_proxy(namespace, directory, &arguments);
+    if mode == "nftables" {
+        command.env("PATH", "/nonexistent");
+    }
+    let _program = Program::spawn(command);
     namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     until(mode, done);
 }
@@ -272,7 +277,13 @@ fn the_other_modes_rules_go_when_ours_are_there() {
     // What guards loopback addresses stays.
     let has_table = || namespace.list("ruleset").contains("map service-ips");
     run_in(&namespace, directory.path(), "iptables", || has_chains() && !has_table());
-    run_in(&namespace, directory.path(), "nftables", || !has_chains() && has_table());
+    let chain = ["-w", "5", "-t", "nat", "-N", "KUBE-SERVICES"];
+    namespace.0.output("ip6tables-legacy", &chain, "").unwrap();
+    let has_legacy =
+        || namespace.listing("ip6tables-legacy-save", &["-t", "nat"]).contains("KUBE-");
+    assert!(has_legacy());
+    let is_done = || !has_chains() && !has_legacy() && has_table();
+    run_in(&namespace, directory.path(), "nftables", is_done);
     run_in(&namespace, directory.path(), "iptables", || has_chains() && !has_table());
 
     for _ in 0..2 {
