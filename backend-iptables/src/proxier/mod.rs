@@ -108,7 +108,8 @@ pub fn render(config: &IptablesConfig, state: &State, family: IpFamily) -> Strin
     full::plan(state, &context, &Dump::default(), Snapshot::Everything).to_text()
 }
 
-/// Whether the kernel's setting leaves packets outside the window to be called invalid.
+/// Whether conntrack calls TCP packets outside the window invalid: `nf_conntrack_tcp_be_liberal` is
+/// 0.
 fn is_strict() -> bool {
     !fs::read_to_string(BE_LIBERAL).is_ok_and(|text| text.trim() != "0")
 }

@@ -196,7 +196,7 @@ impl ResolvedServicePort {
         [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| is_in(pool, address))
     }
 
-    /// Whether any endpoint still serves the flows that it has, as [`Self::serves`] has it.
+    /// Whether the Service port has an endpoint that [serves](Self::serves) flows.
     pub fn is_served(&self) -> bool {
         [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| !pool.is_empty())
     }

@@ -205,7 +205,7 @@ impl Tracker {
                 );
             }
             let mut conflicts = Problems::with(key.clone(), Reason::Conflict);
-            // One problem for each winner, as a Service may name thousands of its addresses.
+            // One problem for each field and winner: a Service may name thousands of addresses.
             let mut by_winner = BTreeMap::<_, (&LostFrontend, usize)>::new();
             for frontend in &lost {
                 let place = (field_of(frontend.at), &frontend.to.name.service);

@@ -60,7 +60,7 @@ pub enum KubeSourceError {
 ///
 /// # Errors
 /// If the configuration does not say how to reach the server. A server that does not answer, and an
-/// exec plugin that fails, is no error: requests and runs are repeated for ever.
+/// exec plugin that fails, are no errors: requests and runs are repeated for ever.
 pub async fn run<I: From<Event> + Send + 'static>(
     config: KubeConfig,
     node_name: &str,

@@ -200,6 +200,7 @@ fn ports_have_flags_of_their_own() {
     let load = |arguments: &[&str]| config::load(&flags("kube-proxy", arguments), &MODES);
     for (address, expected, has_effect) in [
         (None, Some("0.0.0.0:10256"), false),
+        (Some(""), Some("0.0.0.0:10256"), false),
         (Some("::"), Some("[::]:1"), true),
         (Some("1.2.3.4:10256"), Some("1.2.3.4:10256"), false),
     ] {
