@@ -2,7 +2,7 @@
 
 use std::{
     io::Read,
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream, UdpSocket},
     thread,
     time::Duration,
 };
@@ -131,6 +131,39 @@ fn ipv6_that_is_switched_off_on_the_device_costs_ipv4_nothing() {
             _ => run("ip6tables -w -t nat -S"),
         };
         assert!(rules.contains("fd00::4") && rules.contains("fd73:7769:7463::1"), "{rules}");
+    });
+}
+
+/// Else another Service's endpoints would answer them.
+#[test]
+fn flows_end_when_the_address_of_their_socket_is_free() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        run("sysctl -qw net.ipv4.ip_local_reserved_ports=20000-24999,25001-29999");
+        for last in [2, 3] {
+            let server = UdpSocket::bind(SocketAddr::from(([192, 0, 2, last], 53))).expect("free");
+            thread::spawn(move || {
+                while let Ok((_, client)) = server.recv_from(&mut [0]) {
+                    let _ = server.send_to(&[last], client);
+                }
+            });
+        }
+        let dns = |name, ip| service(name, ip).port("", "UDP", 53).apply();
+        let slice = |name| slice(name, "1").port("", "UDP", 53);
+        let client = UdpSocket::bind("192.0.2.1:0").expect("a port");
+        client.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
+        client.connect("10.96.0.1:53").expect("an address");
+        let ask = || {
+            let mut answer = [0];
+            client.send(b"?").and_then(|_| client.recv(&mut answer)).ok().map(|_| answer[0])
+        };
+        let first = slice("first");
+        let at = |last: u8| endpoint(&format!("192.0.2.{last}"), NODE);
+        node.sync([dns("first", "10.96.0.1"), first.clone().endpoint(at(2)).apply()]);
+        assert_eq!(ask(), Some(2), "{kind}");
+        node.sync([first.apply()]);
+        node.sync([dns("second", "10.96.0.2"), slice("second").endpoint(at(3)).apply()]);
+        until("the flow has ended", || ask().is_none());
     });
 }
 

@@ -119,6 +119,14 @@ impl Reconciler {
         Ok(Self { queue, worker: Some(worker) })
     }
 
+    /// Has flows end also while nobody serves their Service port. For users whose endpoints are
+    /// sockets of their own: another Service port may get the address of a socket that was closed.
+    #[must_use]
+    pub fn ending_unserved(self) -> Self {
+        self.queue.lock().end_unserved();
+        self
+    }
+
     /// Queues the frontends that may have stale flows. To be called after each successful sync.
     /// Never waits for the kernel; takes microseconds for each UDP or SCTP port in the change.
     pub fn synced(&self, change: &Transition<'_>) {

@@ -57,6 +57,8 @@ pub(crate) struct Lane {
     jobs: Jobs,
     /// The listeners of all Service ports.
     listeners: HashSet<Listener>,
+    /// Whether flows end while nobody serves their Service port.
+    ends_unserved: bool,
     /// Whether the worker is doing jobs of this group.
     is_running: bool,
     failures: u32,
@@ -167,6 +169,11 @@ impl Waiting {
         })
     }
 
+    /// Has flows end while nobody serves their Service port.
+    pub(crate) fn end_unserved(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.ends_unserved = true);
+    }
+
     /// Notes the addresses on which node ports are served now, in programmed families. Returns the
     /// families in which those are others than before.
     pub(crate) fn serve_node_ports(
@@ -214,11 +221,12 @@ impl Waiting {
 impl Lane {
     /// Notes that a Service port has the listener. Queues a job only if one is `needed`, or if a
     /// job with an older version of the Service port waits or runs. As upstream, the flows of a
-    /// port that nobody serves are left alone: its endpoints may be unready for a moment.
+    /// port that nobody serves are left alone, unless the user wants them ended: its endpoints may
+    /// be unready for a moment.
     pub(crate) fn has(&mut self, at: Listener, port: &Arc<ResolvedServicePort>, needed: bool) {
         self.listeners.insert(at);
         let is_needed = needed || self.is_running || self.jobs.contains_key(&at);
-        if is_needed && port.is_served() {
+        if is_needed && (self.ends_unserved || port.is_served()) {
             self.jobs.insert(at, Stale::Unserved(Arc::clone(port)));
         }
     }
