@@ -13,7 +13,7 @@ use serde_json::json;
 use socket2::SockRef;
 use switchyard_core::{
     config::NodeConfig,
-    testing::{NODE, Stepped, endpoint, service, slice},
+    testing::{Builder, NODE, Stepped, endpoint, service, slice},
 };
 use switchyard_userspace::CaptureMode;
 use tokio::time::timeout;
@@ -114,15 +114,18 @@ fn rules() -> [bool; 2] {
     [has_table, !run("ip rule show pref 83").is_empty()]
 }
 
-fn sync(node: &mut Node) {
-    let web = service("web", "10.96.0.1")
+fn web() -> Builder {
+    service("web", "10.96.0.1")
         .port("t", "TCP", 80)
         .port("u", "UDP", 80)
         .set("spec.type", json!("NodePort"))
         .set("spec.externalTrafficPolicy", json!("Local"))
-        .set("spec.externalIPs", json!(["198.51.100.1"]));
+        .set("spec.externalIPs", json!(["198.51.100.1"]))
+}
+
+fn sync(node: &mut Node) {
     let pod = slice("web", "1").port("t", "TCP", 8080).port("u", "UDP", 8080);
-    node.sync([web.apply(), pod.endpoint(endpoint("10.0.1.2", NODE)).apply()]);
+    node.sync([web().apply(), pod.endpoint(endpoint("10.0.1.2", NODE)).apply()]);
 }
 
 #[test]
@@ -215,6 +218,14 @@ fn a_local_endpoint_sees_a_client_from_elsewhere_as_far_as_the_node_allows_it() 
                 run("nft delete table ip other");
                 node.full();
                 assert_eq!(seen(), "10.0.2.7", "{kind}");
+                // Connections outlive their Service, but not the program.
+                node.sync([web().delete()]);
+                node.full();
+                assert_eq!(rules(), [true; 2], "{kind}");
+                node.restart(open(settings(kind)));
+                assert_eq!(rules(), [false; 2], "{kind}");
+                sync(&mut node);
+                assert_eq!(rules(), [true; 2], "{kind}");
                 node.clean_up();
                 assert_eq!(rules(), [false; 2], "{kind}");
                 drop(ask);

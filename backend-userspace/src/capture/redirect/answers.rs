@@ -9,6 +9,7 @@ use std::{
     error::Error,
     fs,
     future::pending,
+    mem,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -51,6 +52,8 @@ pub(super) struct Answers {
     transport: Option<NetlinkTransport>,
     /// The results that were logged last.
     known: Arc<Mutex<PerFamily<Option<bool>>>>,
+    /// Whether rules of an earlier start may be there.
+    has_leftovers: bool,
 }
 
 /// The monitor of the rules of both families.
@@ -92,7 +95,7 @@ impl Monitor for AnswersMonitor {
 impl Answers {
     pub(super) fn new(mark: u32) -> Self {
         let transport = NetlinkTransport::open().ok();
-        Self { delivery: delivery(mark), transport, known: Arc::default() }
+        Self { delivery: delivery(mark), transport, known: Arc::default(), has_leftovers: true }
     }
 
     /// Makes a monitor, which watches the rule of the routing policy and its route, and the table
@@ -108,11 +111,17 @@ impl Answers {
         }
     }
 
-    /// Adds what is missing in these families. Returns those in which answers reach the proxy;
-    /// others are logged once, with the reason.
+    /// Adds what is missing in these families and, the first time, removes what an earlier start
+    /// has left in others. Returns those in which answers reach the proxy; others are logged once,
+    /// with the reason.
     pub(super) fn ensure(&mut self, families: PerFamily<bool>) -> PerFamily<bool> {
+        let has_leftovers = mem::take(&mut self.has_leftovers);
         PerFamily::from_fn(|family| {
             if !families.get(family) {
+                if has_leftovers && let Err(error) = remove(family) {
+                    let err = ErrorChain(&*error);
+                    tracing::debug!(%family, %err, "Failed to remove unused rules for answers to clients");
+                }
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(family) = None;
                 return false;
             }
@@ -147,9 +156,9 @@ fn table(family: IpFamily) -> Table {
     Table::new(Family::from(family), TABLE)
 }
 
-/// The rules. What other programs have marked for their own transparent sockets is theirs. A socket
-/// of theirs that listens at all addresses is found by its port for packets to any host, which
-/// answers to the proxy's connections are not; kernels before 5.11 cannot tell such a socket.
+/// The rules. What other programs have marked for their own transparent sockets is theirs. Such a
+/// socket that listens at all addresses is found by its port for packets to any host, which answers
+/// to the proxy's connections are not; kernels before 5.11 cannot match such a socket.
 fn rules(mark: u32) -> [Rule; 3] {
     let accept = Statement::Verdict(Verdict::Accept);
     [

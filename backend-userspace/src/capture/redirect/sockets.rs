@@ -72,7 +72,8 @@ pub(crate) struct Redirect {
     failed: BTreeMap<ServicePortId, String>,
     /// The rules for answers of endpoints to clients.
     answers: Answers,
-    /// The families with a Service port whose endpoints may see clients, which need those rules.
+    /// The families that have had a Service port whose endpoints may see clients, which need those
+    /// rules: connections may outlive their Service.
     shown: PerFamily<bool>,
     pause: Pause,
     /// Ends flows that began before the rules; `None` where the kernel or the privilege is missing.
@@ -159,20 +160,18 @@ impl Redirect {
         forwarder: &Forwarder,
     ) {
         let before = self.shown;
-        let mut all = None;
-        if change.is_resync() {
-            self.shown = PerFamily::default();
-            all = Some(change.after().service_ports.values());
-        }
+        let all = change.is_resync().then(|| change.after().service_ports.values());
         let changed = change.ports().filter_map(|port| port.after);
         for port in all.into_iter().flatten().chain(changed) {
             if !port.local.is_empty() && keeps_clients(port) {
                 let family = port.id.family;
-                *self.shown.get_mut(family) = *families.get(family);
+                *self.shown.get_mut(family) |= *families.get(family);
             }
         }
         if change.is_resync() || self.shown != before {
-            forwarder.show_clients(self.answers.ensure(self.shown));
+            let shown =
+                PerFamily::from_fn(|family| *self.shown.get(family) && *families.get(family));
+            forwarder.show_clients(self.answers.ensure(shown));
         }
     }
 
