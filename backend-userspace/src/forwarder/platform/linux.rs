@@ -130,6 +130,10 @@ impl Platform for Linux {
         sctp::receive(socket, buffer)
     }
 
+    fn write_first(&self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+        socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
+    }
+
     fn write_last(&self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
         socket.send_with_flags(bytes, libc::MSG_MORE | libc::MSG_NOSIGNAL)
     }

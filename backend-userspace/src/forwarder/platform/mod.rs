@@ -163,6 +163,11 @@ pub(crate) trait Platform: Send + Sync {
         Ok((socket.read(buffer)?, Message::default()))
     }
 
+    /// Writes the first bytes of a connection, if it is there already.
+    fn write_first(&self, mut socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+        socket.write(bytes)
+    }
+
     /// Writes the last bytes before the end of a connection, which is sent next.
     fn write_last(&self, mut socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
         socket.write(bytes)

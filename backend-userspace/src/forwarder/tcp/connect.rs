@@ -1,13 +1,13 @@
 //! Connecting to an endpoint, or to the next one.
 
 use std::{
-    io::{self, Write},
+    io,
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use socket2::{SockRef, Socket};
+use socket2::SockRef;
 use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, Protocol},
@@ -212,31 +212,29 @@ async fn attempt(
     if socket.local_addr()?.as_socket() == Some(address) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
-    // An endpoint of this node has answered by now.
-    let sent = if first.is_empty() { None } else { send(&socket, first)? };
     let stream = TcpStream::from_std(socket.into())?;
-    if let Some(sent) = sent {
-        let _ = shared.platform.end_handshake(&SockRef::from(&stream));
-        first.drain(..sent);
-        return Ok(stream);
+    if !first.is_empty() {
+        // An endpoint of this node has answered by now.
+        let socket = SockRef::from(&stream);
+        match shared.platform.write_first(&socket, first) {
+            // No error may follow, or another endpoint would be sent the same bytes.
+            Ok(sent) => {
+                let _ = shared.platform.end_handshake(&socket);
+                first.drain(..sent);
+                return Ok(stream);
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected
+                ) => {}
+            Err(error) => return Err(error),
+        }
     }
     timeout(limit, stream.writable())
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     stream.take_error()?.map_or(Ok(stream), Err)
-}
-
-/// Sends the first bytes if the connection is there already. Returns how many were sent.
-fn send(mut socket: &Socket, first: &[u8]) -> io::Result<Option<usize>> {
-    match socket.write(first) {
-        Ok(sent) => Ok(Some(sent)),
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]
@@ -246,6 +244,7 @@ mod tests {
         sync::{Arc, Mutex, PoisonError},
     };
 
+    use socket2::Socket;
     use switchyard_core::state::ResolvedServicePort;
     use tokio::runtime::{Builder, Runtime};
 
