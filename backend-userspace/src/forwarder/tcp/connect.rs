@@ -24,6 +24,7 @@ use crate::forwarder::{
     ends::Ends,
     port::{Chosen, Port, Warning},
     shared::Shared,
+    slots::LimitReached,
 };
 
 /// The most endpoints that are tried for a connection, if there are not more timeouts.
@@ -58,30 +59,27 @@ pub(super) async fn connect(
             }
             continue;
         };
-        let shown = shared.shown(protocol, ends, chosen.address);
-        // From its own address, a client takes ports of nobody else.
-        if protocol == Protocol::Tcp && shown.is_none() {
-            let source = shared.source(ends.client.ip());
-            match shared.local_ports.take(&*shared.platform, chosen.address, source) {
-                Ok(local_port) => chosen.keep(local_port),
-                Err(full) => {
-                    refused = Some(full);
-                    tries += 1;
-                    tried.push(chosen.address);
-                    continue;
-                }
-            }
-        }
         let limit = timeouts.get(tries).or(timeouts.last()).copied().unwrap_or(Duration::MAX);
         let address = chosen.address;
-        if tries > 0 {
-            shared.counters.count(Counted::Retries);
-        }
-        let result = match shown {
-            None => attempt(shared, protocol, address, None, first, limit).await,
-            Some(client) => show(shared, port, address, client, first, limit).await,
+        let result = match shared.shown(protocol, ends, address) {
+            None => {
+                let client = ends.client.ip();
+                attempt_as_node(shared, protocol, &mut chosen, client, first, limit).await
+            }
+            Some(client) => show(shared, port, &mut chosen, client, first, limit).await,
         };
         tries += 1;
+        let result = match result {
+            Ok(result) => result,
+            Err(full) => {
+                refused = Some(full);
+                tried.push(address);
+                continue;
+            }
+        };
+        if tries > 1 {
+            shared.counters.count(Counted::Retries);
+        }
         match result {
             Ok(stream) => {
                 port.succeeded(address);
@@ -140,29 +138,30 @@ pub(super) async fn connect(
 async fn show(
     shared: &Shared,
     port: &Port,
-    endpoint: SocketAddr,
+    chosen: &mut Chosen,
     client: IpAddr,
     first: &mut Vec<u8>,
     limit: Duration,
-) -> io::Result<TcpStream> {
+) -> Result<io::Result<TcpStream>, LimitReached> {
+    let endpoint = chosen.address;
     let shown = attempt(shared, Protocol::Tcp, endpoint, Some(client), first, limit).await;
     let error = match shown {
         Ok(stream) => {
             shared.showing.worked(client, endpoint.ip());
-            return Ok(stream);
+            return Ok(Ok(stream));
         }
         Err(error)
             if error.kind() == io::ErrorKind::ConnectionRefused
                 || shared.platform.is_exhausted(&error) =>
         {
-            return Err(error);
+            return Ok(Err(error));
         }
         Err(error) => error,
     };
-    let stream = attempt(shared, Protocol::Tcp, endpoint, None, first, limit).await?;
+    let result = attempt_as_node(shared, Protocol::Tcp, chosen, client, first, limit).await?;
     // A client whose ports are all connected to the endpoint shows nothing about answers.
-    if error.kind() == io::ErrorKind::AddrNotAvailable {
-        return Ok(stream);
+    if result.is_err() || error.kind() == io::ErrorKind::AddrNotAvailable {
+        return Ok(result);
     }
     if port.is_due(Warning::NotShown) {
         tracing::warn!(
@@ -178,7 +177,23 @@ async fn show(
              here; single connections try it again"
         );
     }
-    Ok(stream)
+    Ok(result)
+}
+
+/// Connects to an endpoint from an address of this node, whose ports all clients share.
+async fn attempt_as_node(
+    shared: &Shared,
+    protocol: Protocol,
+    chosen: &mut Chosen,
+    client: IpAddr,
+    first: &mut Vec<u8>,
+    limit: Duration,
+) -> Result<io::Result<TcpStream>, LimitReached> {
+    if protocol == Protocol::Tcp {
+        let source = shared.source(client);
+        chosen.keep(shared.local_ports.take(&*shared.platform, chosen.address, source)?);
+    }
+    Ok(attempt(shared, protocol, chosen.address, None, first, limit).await)
 }
 
 /// Whether this node has an address for sockets that connect to an endpoint. Without one, which
@@ -255,7 +270,8 @@ mod tests {
         testing::{resolved, warnings},
     };
 
-    /// A system that returns these results before it makes sockets, and calls exhaustion a quota.
+    /// A system that returns these results before it makes sockets, calls exhaustion a quota, has
+    /// ten local ports, and none at addresses of clients.
     struct Scripted(Arc<Mutex<Vec<io::Result<Socket>>>>);
 
     impl Platform for Scripted {
@@ -266,6 +282,14 @@ mod tests {
 
         fn is_exhausted(&self, error: &io::Error) -> bool {
             error.kind() == io::ErrorKind::QuotaExceeded
+        }
+
+        fn ephemeral_ports(&self) -> Vec<u16> {
+            (40_000..40_010).collect()
+        }
+
+        fn bind_as(&self, _: &Socket, _: SocketAddr) -> io::Result<()> {
+            Err(io::ErrorKind::AddrNotAvailable.into())
         }
     }
 
@@ -317,6 +341,8 @@ mod tests {
 
     /// Tests that need root.
     mod kernel_tests {
+        use switchyard_core::model::PerFamily;
+
         use super::*;
 
         #[test]
@@ -339,6 +365,31 @@ mod tests {
                 assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
                 assert!(shared.counters.get(Counted::EndpointUnreachable) > 0);
                 assert!(shared.counters.get(Counted::LeftOut) > 0);
+            });
+        }
+
+        #[test]
+        fn a_client_that_an_endpoint_does_not_see_after_all_leaves_others_ports() {
+            test_netns::in_namespace(|| {
+                test_netns::run("ip link set lo up");
+                test_netns::run("ip addr add 192.0.2.1/24 dev lo");
+                let mut shared = Shared::new(ForwarderConfig::default());
+                shared.platform = Box::new(Scripted(Arc::default()));
+                shared.showing.set(PerFamily { v4: true, v6: true });
+                let listeners =
+                    ["192.0.2.2:80", "192.0.2.3:80"].map(|at| TcpListener::bind(at).unwrap());
+                let port = port(listeners.each_ref().map(|server| server.local_addr().unwrap()));
+                let client = SocketAddr::from(([203, 0, 113, 1], 4711));
+                let ends = Ends { client, destination: client, is_shown: true };
+                let runtime = runtime();
+                let connect = || {
+                    let mut first = Vec::new();
+                    let connected = connect(&shared, &port, PoolKind::Cluster, ends, &mut first);
+                    runtime.block_on(connected)
+                };
+                let held: Vec<_> = (0..20).filter_map(|_| connect()).collect();
+                // Of ten ports, six: one may be tried while none is taken.
+                assert_eq!(held.len(), 2 * 6);
             });
         }
     }
