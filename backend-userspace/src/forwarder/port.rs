@@ -257,6 +257,13 @@ impl Port {
         }
     }
 
+    /// Notes that an endpoint was chosen for a connection, but not tried.
+    pub(crate) fn spared(&self, endpoint: SocketAddr) {
+        if let Some(member) = self.snapshot().members.get(&endpoint) {
+            member.spared(Instant::now());
+        }
+    }
+
     /// Whether an endpoint still serves the flows that it has. Meaningless for TCP.
     pub(crate) fn serves(&self, endpoint: SocketAddr) -> bool {
         self.snapshot().resolved.serves(endpoint)

@@ -151,6 +151,14 @@ impl Member {
         }
     }
 
+    /// Notes that the connection which was to try the endpoint has not: the next one may.
+    pub(crate) fn spared(&self, now: Instant) {
+        let mut health = self.lock();
+        if let State::Trial { .. } = health.state {
+            health.state = State::Down { until: now };
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -211,7 +219,10 @@ mod tests {
         let (member, now) = (member(), Instant::now());
         member.failed(now);
         member.failed(now);
-        assert_eq!(member.judge(now + seconds(1)), Verdict::Try);
+        for _ in 0..2 {
+            member.spared(now + seconds(1));
+            assert_eq!(member.judge(now + seconds(1)), Verdict::Try);
+        }
         assert_eq!(member.judge(now + seconds(5)), Verdict::LeaveOut);
         assert_eq!(member.judge(now + seconds(6)), Verdict::Readmit);
         assert!(!member.is_down());

@@ -184,8 +184,8 @@ impl Pool {
         is_allowed.then(|| self.connect(index)).flatten()
     }
 
-    /// Leaves an endpoint out, unless half of the pool is left out already. Returns whether it was
-    /// not left out before.
+    /// Leaves an endpoint out, unless half of the pool is left out already. Returns whether the
+    /// endpoint was not left out before.
     pub(crate) fn leave_out(&self, address: SocketAddr) -> bool {
         self.index(address).is_some_and(|index| self.leave_out_at(index))
     }

@@ -73,6 +73,7 @@ pub(super) async fn connect(
             Ok(result) => result,
             Err(full) => {
                 refused = Some(full);
+                port.spared(address);
                 tried.push(address);
                 continue;
             }
