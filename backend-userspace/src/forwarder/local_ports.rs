@@ -1,8 +1,8 @@
 //! The local ports that connections of TCP have, which all clients of an endpoint share.
 //!
-//! The system chooses the ports. They are counted here so that no client takes all those of an
+//! The system chooses the ports, which are counted here so that no client takes all those of an
 //! endpoint: also those of connections that the client has closed first, which the system keeps for
-//! a minute.
+//! a minute, as long as it does not keep too many.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,6 +31,9 @@ struct Taken {
     /// The number of ports; 0 where it is not known.
     ports: usize,
     reuse: Reuse,
+    /// The most ports that rest, of all endpoints together, and the number of those that do.
+    most_resting: usize,
+    resting: usize,
     asked: Option<Instant>,
     endpoints: HashMap<SocketAddr, Endpoint>,
 }
@@ -48,9 +51,9 @@ pub(crate) enum Reuse {
 #[derive(Default)]
 struct Endpoint {
     taken: usize,
-    /// Those of each source.
+    /// The number of ports of each source.
     sources: HashMap<IpAddr, usize>,
-    /// Those that rest, and since when.
+    /// The ports that rest, each with the beginning and the source.
     resting: VecDeque<(Instant, IpAddr)>,
 }
 
@@ -88,22 +91,27 @@ impl LocalPorts {
             taken.asked = Some(now);
             drop(taken);
             let (ports, reuse) = (platform.ephemeral_ports().len(), platform.reuse());
+            let most_resting = platform.most_resting();
             taken = self.lock();
             // A system that could be asked before is out of descriptors for a moment.
             if ports > 0 {
-                (taken.ports, taken.reuse) = (ports, reuse);
+                (taken.ports, taken.reuse, taken.most_resting) = (ports, reuse, most_resting);
             }
-            taken.endpoints.retain(|_, of_endpoint| {
-                of_endpoint.end_rest(now);
+            let Taken { endpoints, resting, .. } = &mut *taken;
+            endpoints.retain(|_, of_endpoint| {
+                *resting -= of_endpoint.end_rest(now);
+                if of_endpoint.resting.capacity() > 4 * of_endpoint.resting.len() {
+                    of_endpoint.resting.shrink_to_fit();
+                }
                 of_endpoint.taken > 0
             });
         }
-        let Taken { ports, endpoints, .. } = &mut *taken;
+        let Taken { ports, endpoints, resting, .. } = &mut *taken;
         if *ports == 0 {
             return Ok(None);
         }
         let of_endpoint = endpoints.entry(endpoint).or_default();
-        of_endpoint.end_rest(now);
+        *resting -= of_endpoint.end_rest(now);
         let of_source = of_endpoint.sources.entry(source).or_default();
         // Without any of its own, a client may try whether the system has one.
         if *of_source > ports.saturating_sub(of_endpoint.taken) {
@@ -120,10 +128,13 @@ impl LocalPorts {
 }
 
 impl Endpoint {
-    fn end_rest(&mut self, now: Instant) {
+    /// Frees the ports that have rested. Returns how many they were.
+    fn end_rest(&mut self, now: Instant) -> usize {
+        let before = self.resting.len();
         while let Some((_, source)) = self.resting.pop_front_if(|(since, _)| now - *since >= REST) {
             self.end(source);
         }
+        before - self.resting.len()
     }
 
     fn end(&mut self, source: IpAddr) {
@@ -142,13 +153,15 @@ impl LocalPort {
 impl Drop for LocalPort {
     fn drop(&mut self) {
         let mut taken = self.ports.lock();
-        let is_reused = match taken.reuse {
+        let Taken { reuse, most_resting, resting, endpoints, .. } = &mut *taken;
+        let is_reused = match reuse {
             Reuse::None => false,
             Reuse::Loopback => self.endpoint.ip().to_canonical().is_loopback(),
             Reuse::All => true,
         };
-        let Some(of_endpoint) = taken.endpoints.get_mut(&self.endpoint) else { return };
-        if self.rests && !is_reused {
+        let Some(of_endpoint) = endpoints.get_mut(&self.endpoint) else { return };
+        if self.rests && !is_reused && *resting < *most_resting {
+            *resting += 1;
             of_endpoint.resting.push_back((Instant::now(), self.source));
         } else {
             of_endpoint.end(self.source);
@@ -160,8 +173,8 @@ impl Drop for LocalPort {
 mod tests {
     use super::*;
 
-    /// A system with this many ports.
-    struct System(u16, Reuse);
+    /// A system with this many ports, of which so many rest at most.
+    struct System(u16, Reuse, usize);
 
     impl Platform for System {
         fn ephemeral_ports(&self) -> Vec<u16> {
@@ -171,19 +184,24 @@ mod tests {
         fn reuse(&self) -> Reuse {
             self.1
         }
+
+        fn most_resting(&self) -> usize {
+            self.2
+        }
     }
 
     #[test]
     fn a_client_leaves_half_of_the_ports_also_by_connections_that_have_ended() {
         let client = |i: u8| IpAddr::from([192, 0, 2, i]);
-        for (endpoint, reuse, is_limited) in [
-            ([10, 0, 0, 1], Reuse::None, true),
-            ([10, 0, 0, 1], Reuse::Loopback, true),
-            ([10, 0, 0, 1], Reuse::All, false),
-            ([127, 0, 0, 1], Reuse::None, true),
-            ([127, 0, 0, 1], Reuse::Loopback, false),
+        for (endpoint, reuse, most_resting, is_limited) in [
+            ([10, 0, 0, 1], Reuse::None, 51, true),
+            ([10, 0, 0, 1], Reuse::None, 50, false),
+            ([10, 0, 0, 1], Reuse::Loopback, 51, true),
+            ([10, 0, 0, 1], Reuse::All, 51, false),
+            ([127, 0, 0, 1], Reuse::None, 51, true),
+            ([127, 0, 0, 1], Reuse::Loopback, 51, false),
         ] {
-            let (ports, system) = (Arc::<LocalPorts>::default(), System(100, reuse));
+            let (ports, system) = (Arc::<LocalPorts>::default(), System(100, reuse, most_resting));
             let start = Instant::now();
             let take = |at, i| ports.take_at(at, &system, (endpoint, 80).into(), client(i));
             for rests in [false, true] {
@@ -202,9 +220,9 @@ mod tests {
             assert!((2..60).all(|i| take(later, i).is_ok()));
             drop(held);
             drop(take(later, 1));
-            assert!(
-                ports.lock().endpoints.values().all(|of| of.taken == 0 && of.sources.is_empty())
-            );
+            let taken = ports.lock();
+            assert!(taken.endpoints.values().all(|of| of.taken == 0 && of.sources.is_empty()));
+            assert_eq!(taken.resting, 0);
         }
     }
 }

@@ -72,6 +72,12 @@ impl Platform for Linux {
         }
     }
 
+    /// ip-sysctl: `tcp_max_tw_buckets`.
+    fn most_resting(&self) -> usize {
+        let most = setting("tcp_max_tw_buckets").ok();
+        most.and_then(|most| most.trim().parse().ok()).unwrap_or(usize::MAX)
+    }
+
     /// ip-sysctl: `ip_local_reserved_ports`.
     fn reserved_ports(&self) -> io::Result<Vec<RangeInclusive<u16>>> {
         let reserved = setting("ip_local_reserved_ports")?;

@@ -106,6 +106,11 @@ pub(crate) trait Platform: Send + Sync {
         Reuse::None
     }
 
+    /// The most ports that the system keeps after connections.
+    fn most_resting(&self) -> usize {
+        usize::MAX
+    }
+
     /// The ports that are reserved for programs that ask for them by number.
     fn reserved_ports(&self) -> io::Result<Vec<RangeInclusive<u16>>> {
         Ok(Vec::new())
