@@ -115,7 +115,7 @@ impl LocalPorts {
         let of_source = of_endpoint.sources.entry(source).or_default();
         // Without any of its own, a client may try whether the system has one.
         if *of_source > ports.saturating_sub(of_endpoint.taken) {
-            return Err(LimitReached::Client);
+            return Err(LimitReached::Ports);
         }
         *of_source += 1;
         of_endpoint.taken += 1;
@@ -216,7 +216,7 @@ mod tests {
             let later = Instant::now() + REST;
             let held: Vec<_> = (0..200).map_while(|_| take(later, 1).ok()).collect();
             assert_eq!(held.len(), 51, "{endpoint:?} {reuse:?}");
-            assert_eq!(take(later, 1).err(), Some(LimitReached::Client));
+            assert_eq!(take(later, 1).err(), Some(LimitReached::Ports));
             assert!((2..60).all(|i| take(later, i).is_ok()));
             drop(held);
             drop(take(later, 1));

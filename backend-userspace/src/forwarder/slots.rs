@@ -79,20 +79,21 @@ pub(crate) enum LimitReached {
     All,
     /// The Service has as many places as are free.
     Service,
-    /// The client has too many of the Service's places, of all, or of the endpoint's ports.
+    /// The client has too many of the Service's places, of all, or of the ports of its flows to the
+    /// endpoint.
     Client,
+    /// The client's connections to the endpoint have too many ports.
+    Ports,
     /// The flows of the endpoint have all ports of this node.
     Endpoint,
 }
 
 impl LimitReached {
-    const ALL: [Self; 4] = [Self::All, Self::Service, Self::Client, Self::Endpoint];
-
     fn counted(self) -> Counted {
         match self {
             Self::All => Counted::RefusedAll,
             Self::Service => Counted::RefusedService,
-            Self::Client => Counted::RefusedClient,
+            Self::Client | Self::Ports => Counted::RefusedClient,
             Self::Endpoint => Counted::RefusedEndpoint,
         }
     }
@@ -104,6 +105,9 @@ impl fmt::Display for LimitReached {
             Self::All => "all Services together",
             Self::Service => "the Service",
             Self::Client => "the client",
+            Self::Ports => {
+                "the client at an endpoint, with half of the local ports (ip_local_port_range, tcp_tw_reuse)"
+            }
             Self::Endpoint => "the endpoint, whose flows have all local ports",
         })
     }
@@ -162,7 +166,9 @@ impl Slots {
     pub(crate) fn refuse(&self, port: &Port, client: IpAddr, full: LimitReached) {
         self.counters.count(full.counted());
         if port.is_due(Warning::Refused) {
-            let (connections, limit) = (self.taken(), self.limit());
+            let is_of_places = full != LimitReached::Ports;
+            let connections = is_of_places.then(|| self.taken());
+            let limit = is_of_places.then(|| self.limit());
             tracing::warn!(
                 service = %port.id().name, %client, connections, limit,
                 "Connection limit reached: too many of {full}"
@@ -218,7 +224,9 @@ impl Slots {
 
     /// The number of connections and flows that were refused since the start.
     pub(crate) fn refused(&self) -> u64 {
-        LimitReached::ALL.iter().map(|full| self.counters.get(full.counted())).sum()
+        use Counted::{RefusedAll, RefusedClient, RefusedEndpoint, RefusedService};
+        let all = [RefusedAll, RefusedService, RefusedClient, RefusedEndpoint];
+        all.map(|refused| self.counters.get(refused)).iter().sum()
     }
 
     fn total(&self, taken: &Taken) -> usize {
