@@ -4,11 +4,12 @@ use std::{
     io::{self, Read},
     net::{Shutdown, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
 use socket2::SockRef;
 use switchyard_core::{model::Protocol, state::PoolKind};
-use tokio::{io::Interest, net::TcpStream, select};
+use tokio::{io::Interest, net::TcpStream, select, time::timeout};
 
 use super::{
     connect::connect,
@@ -112,8 +113,12 @@ async fn run(
             drop(client);
             // An endpoint that works for a client who is gone should know. A reset takes nothing
             // from the endpoint that it has.
-            if Box::pin(delivered(&shared, &endpoint)).await == Delivery::Closed {
+            let delivery = Box::pin(delivered(&shared, &endpoint)).await;
+            if delivery == Delivery::Closed {
                 release(&endpoint);
+            }
+            // The end of the endpoint may be behind what the client has not taken.
+            if delivery == Delivery::Closed || has_ended(&endpoint).await {
                 chosen.closed_first();
             }
         }
@@ -124,6 +129,12 @@ async fn run(
 /// Whether something is known to be on its way to an end.
 fn is_pending(shared: &Shared, end: &TcpStream) -> bool {
     shared.platform.has_acknowledged(&SockRef::from(end)) == Some(false)
+}
+
+/// Whether the other end is known to have sent everything.
+async fn has_ended(stream: &TcpStream) -> bool {
+    let ready = timeout(Duration::ZERO, stream.ready(Interest::READABLE)).await;
+    ready.is_ok_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
 }
 
 /// A connection that an endpoint has taken.
