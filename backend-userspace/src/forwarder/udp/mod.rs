@@ -122,13 +122,18 @@ fn forward(open: &OpenListener, serving: &Serving, buffer: &mut Receiving, flows
     }
 }
 
+/// Whether an error reports that this node's own firewall drops the datagram at hand, or that
+/// conntrack's table is full.
+fn is_dropped(error: &io::Error) -> bool {
+    const EPERM: i32 = 1;
+    error.raw_os_error() == Some(EPERM)
+}
+
 /// Whether an error reports that an earlier datagram could not be delivered: ICMP, by which IPv6
 /// also shows that a firewall forbids it (`EACCES`), or on Windows a reset.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::*;
-    // The datagram at hand is dropped by this node's own firewall, or as conntrack's table is full.
-    const EPERM: i32 = 1;
-    error.raw_os_error() != Some(EPERM)
+    !is_dropped(error)
         && matches!(
             error.kind(),
             ConnectionRefused

@@ -7,7 +7,7 @@ use std::{
 
 use socket2::{SockAddr, Socket};
 
-use super::is_refusal;
+use super::{is_dropped, is_refusal};
 use crate::forwarder::platform::Platform;
 
 /// The most datagrams that are sent together, as many as Linux takes since 4.18
@@ -84,7 +84,7 @@ pub(super) fn bytes(datagrams: &[&[u8]]) -> u64 {
 
 /// Whether an error would meet each of the datagrams as well.
 fn is_final(error: &io::Error) -> bool {
-    is_refusal(error) || error.kind() == io::ErrorKind::WouldBlock
+    is_refusal(error) || is_dropped(error) || error.kind() == io::ErrorKind::WouldBlock
 }
 
 #[cfg(test)]
