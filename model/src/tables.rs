@@ -8,7 +8,8 @@ use std::{
 use foldhash::fast::RandomState;
 
 /// A table that is quicker than the standard library's: names and addresses are looked up a hundred
-/// times for each Service of a first list. The seeds are random as well.
+/// times for each Service of a first list. The seeds differ from start to start, but are not of the
+/// system's random numbers.
 pub type HashMap<K, V> = collections::HashMap<K, V, RandomState>;
 
 /// A [`HashMap`] without values.

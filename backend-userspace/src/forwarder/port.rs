@@ -64,7 +64,7 @@ pub(crate) struct Chosen {
     /// The endpoint's address and port.
     pub(crate) address: SocketAddr,
     _connection: Connection,
-    /// With TCP.
+    /// The connection's local port, with TCP.
     local_port: Option<LocalPort>,
 }
 
@@ -244,7 +244,7 @@ impl Port {
             self.affinity().forget(client, endpoint);
         }
         let is_bad = snapshot.members.get(&endpoint).is_some_and(|member| member.failed(at));
-        // Both pools.
+        // `|`, as both pools leave the endpoint out.
         is_bad && (snapshot.cluster.leave_out(endpoint) | snapshot.local.leave_out(endpoint))
     }
 

@@ -85,7 +85,7 @@ pub(crate) struct Watch<T, I> {
     target: Target,
     timing: Timing,
     sender: Sender<I>,
-    /// What is not sent yet, while there is no complete list.
+    /// The events that are not sent yet, while there is no complete list.
     gathered: Vec<Event>,
     pulse: Pulse,
     /// The version up to which all changes were sent; `None` while there is no complete list.
