@@ -189,7 +189,7 @@ under_load() {
 }
 
 run() {
-    local status=0 road="" index="" mode="" judged=1
+    local status=0 road="" index="" mode="" before="" judged=1
     start e2e
     check_names
     [ -n "$IMAGE" ] || fail "IMAGE is not set: the image of Switchyard, as the nodes know it"
@@ -203,6 +203,7 @@ run() {
         make_servers || fail "the servers do not start"
         say "checking with the original proxy"
         say_mode
+        before=$mode
         run_checks original
         # What IPVS forwards ends with it (docs/swap.md).
         [ "$mode" != ipvs ] || judged=""
@@ -217,6 +218,7 @@ run() {
     fi
     say "checking with Switchyard"
     say_mode
+    [ "$road" = deploy ] || echo "$before $mode" >"$STATE/modes"
     run_checks switchyard
     if [ "$road" = swap ]; then
         say "swapping back"

@@ -6,6 +6,8 @@
 #   daemonset  namespace and name of the DaemonSet whose image is swapped
 #   spec.json  the DaemonSet's whole spec
 #   images     the index of the container, its image, and the image that takes its place
+#   container  what the container shares with the clean-up, as members of a JSON object
+#   modes      the mode of the original proxy and that of Switchyard, once it runs
 #   deploy.yaml, cleanup.yaml  instead of the two: what was applied where there is no such DaemonSet, and
 #              the DaemonSet that removes the rules afterwards
 
@@ -63,6 +65,7 @@ save_proxy() {
     kube --namespace="$PROXY_NAMESPACE" get daemonset "$PROXY_NAME" -o yaml >"$STATE/daemonset.yaml" ||
         fail "cannot read the DaemonSet"
     echo "$1 $(image_of "$1") $IMAGE" >"$STATE/images"
+    cleanup_members "$1" >"$STATE/container" || fail "cannot read the DaemonSet"
     of_proxy '{.spec}' >"$STATE/spec.part" || fail "cannot read the DaemonSet"
     grep -q '"template"' "$STATE/spec.part" || fail "kubectl does not print the DaemonSet's spec as JSON"
     mv "$STATE/spec.part" "$STATE/spec.json"
@@ -107,15 +110,35 @@ is_known() {
     }
 }
 
-# Whether an image is that of a kube-proxy that would leave nftables tables in force (docs/install.md).
-leaves_tables() { [[ $1 =~ :v1\.(2[0-9]|30)([^0-9]|$) ]]; }
+# Whether an image is that of a kube-proxy that would leave nftables tables in force (docs/install.md). In iptables
+# mode, Switchyard has none; and kube-proxy in nftables mode takes them over.
+leaves_tables() {
+    case $(cat "$STATE/modes" 2>/dev/null) in
+        *" iptables" | "nftables nftables") return 1 ;;
+    esac
+    [[ $1 =~ :v1\.(2[0-9]|30)([^0-9]|$) ]]
+}
+
+# cleanup_members INDEX: what a container has that its clean-up needs, as members of a JSON object: the configuration
+# names the virtual servers that are not Switchyard's, and a file is the lock of iptables-legacy.
+cleanup_members() {
+    local field value
+    for field in command args env envFrom volumeMounts; do
+        value=$(of_proxy "{.spec.template.spec.containers[$1].$field}") || return 1
+        case $field$value in
+            args | "args[]") value='["--cleanup"]' ;;
+            args*) value="${value%]}, \"--cleanup\"]" ;;
+        esac
+        [ -z "$value" ] || echo "\"$field\": $value,"
+    done
+}
 
 # cleanup_operation SPEC IMAGE: the operation that has the pods of the spec remove Switchyard's rules first.
 cleanup_operation() {
-    local path=/spec/template/spec/initContainers
-    local container="{
-        \"name\": \"switchyard-cleanup\", \"image\": \"$2\", \"imagePullPolicy\": \"IfNotPresent\",
-        \"command\": [\"/usr/local/bin/kube-proxy\", \"--cleanup\"],
+    local path=/spec/template/spec/initContainers members container
+    members=$(cat "$STATE/container") || return 1
+    container="{
+        \"name\": \"switchyard-cleanup\", \"image\": \"$2\", \"imagePullPolicy\": \"IfNotPresent\", $members
         \"securityContext\": {\"privileged\": true, \"runAsUser\": 0}}"
     case $1 in
         *'"initContainers":'*) echo "{\"op\": \"add\", \"path\": \"$path/0\", \"value\": $container}" ;;
@@ -135,13 +158,14 @@ roll_out() {
 
 # Puts the saved spec back, waits for its pods, and compares. May be repeated.
 swap_back() {
-    local spec original ours rolled=0
+    local spec original ours operation rolled=0
     read -r PROXY_NAMESPACE PROXY_NAME <"$STATE/daemonset" || return 1
     spec=$(cat "$STATE/spec.json") || return 1
     read -r _ original ours <"$STATE/images" || return 1
     within "$RESTORE_SECONDS" is_known || return 1
-    if leaves_tables "$original"; then
-        roll_out "$spec" "$(cleanup_operation "$spec" "$ours")" || rolled=1
+    # Where the spec is back, the rules are the original's.
+    if leaves_tables "$original" && ! is_as_saved >/dev/null; then
+        { operation=$(cleanup_operation "$spec" "$ours") && roll_out "$spec" "$operation"; } || rolled=1
     fi
     roll_out "$spec" || rolled=1
     within "$RESTORE_SECONDS" patch_proxy "[{\"op\": \"replace\", \"path\": \"/spec\", \"value\": $spec}]" ||

@@ -7,21 +7,30 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    thread,
 };
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
-    core::v1::{ConfigMap, Namespace, Service},
+    core::v1::{ConfigMap, Container, Namespace, Service},
 };
 use packet_rig::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::deploy::{parse, typed};
 
 const IMAGE: &str = "localhost/switchyard:test";
-const SPEC: &str =
-    r#"{"template":{"spec":{"containers":[{"image":"kube-proxy:v1.36.2","name":"kube-proxy"}]}}}"#;
+const SPEC: &str = concat!(
+    r#"{"template":{"spec":{"containers":[{"args":["--config=/c"],"image":"kube-proxy:v1.36.2","#,
+    r#""name":"kube-proxy","volumeMounts":[{"mountPath":"/c","name":"c"}]}]}}}"#,
+);
+
+/// The spec with a kube-proxy that would leave nftables tables in force.
+fn old_spec() -> String {
+    SPEC.replace("v1.36.2", "v1.30.14-eksbuild.1")
+}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -32,12 +41,14 @@ struct Cluster(TempDir, String);
 
 impl Cluster {
     fn new() -> Self {
-        Self::of_version("v1.36.2")
+        Self::of(SPEC, "nftables nftables")
     }
 
-    fn of_version(version: &str) -> Self {
-        let cluster = Self(TempDir::new().unwrap(), SPEC.replace("v1.36.2", version));
-        fs::write(cluster.file("spec"), &cluster.1).unwrap();
+    /// Makes a cluster with this spec, and the modes of its proxy and of ours.
+    fn of(spec: &str, modes: &str) -> Self {
+        let cluster = Self(TempDir::new().unwrap(), spec.to_owned());
+        fs::write(cluster.file("spec"), spec).unwrap();
+        fs::write(cluster.file("modes"), modes).unwrap();
         cluster
     }
 
@@ -95,9 +106,17 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn a_run_swaps_the_image_and_puts_the_original_back() {
-    // Before 1.31, the original would leave nftables tables in force.
-    for (version, is_cleaned_up) in [("v1.30.14-eksbuild.1", true), ("v1.31.0", false)] {
-        let cluster = Cluster::of_version(version);
+    let old = old_spec();
+    let with_init = old.replace(r#""containers""#, r#""initContainers":[{}],"containers""#);
+    let cases = [
+        (old.as_str(), "iptables nftables", Some("/spec/template/spec/initContainers")),
+        (with_init.as_str(), "ipvs ipvs", Some("/spec/template/spec/initContainers/0")),
+        (old.as_str(), "ipvs iptables", None),
+        (old.as_str(), "nftables nftables", None),
+        (SPEC, "iptables nftables", None),
+    ];
+    let check = |(spec, modes, cleaned_up): (&str, &str, Option<&str>)| {
+        let cluster = Cluster::of(spec, modes);
         let output = cluster.command("run").output().unwrap();
         let text = text(&output);
         let swap =
@@ -105,10 +124,26 @@ fn a_run_swaps_the_image_and_puts_the_original_back() {
         assert_eq!(swap.split_whitespace().collect::<Vec<_>>(), ["swap", "-", "ok", "ok"]);
         let calls = cluster.read("calls");
         assert!(calls.contains(IMAGE));
-        let last = calls.lines().rfind(|call| call.contains("--cleanup"));
-        assert_eq!(last.is_some_and(|call| call.contains(IMAGE)), is_cleaned_up, "{calls}");
+        let patches = calls.lines().filter_map(|call| Some(call.split_once("--patch=")?.1));
+        let operations =
+            patches.flat_map(|patch| serde_json::from_str::<Vec<Value>>(patch).unwrap());
+        let path = |operation: &Value| operation["path"].as_str().unwrap().to_owned();
+        let init: Vec<Value> = operations.filter(|o| path(o).contains("initContainers")).collect();
+        assert_eq!(
+            init.iter().map(path).collect::<Vec<_>>(),
+            Vec::from_iter(cleaned_up),
+            "{calls}"
+        );
+        for value in init.iter().map(|operation| &operation["value"]) {
+            let container: Container = typed(value.get(0).unwrap_or(value));
+            assert_eq!(container.image.unwrap(), IMAGE);
+            assert_eq!(container.args.unwrap(), ["--config=/c", "--cleanup"]);
+            assert_eq!(container.volume_mounts.unwrap()[0].name, "c");
+        }
         cluster.assert_as_it_was(&output);
-    }
+    };
+    // Most of a run is waiting.
+    thread::scope(|scope| cases.into_iter().for_each(|case| _ = scope.spawn(move || check(case))));
 }
 
 #[test]
@@ -121,8 +156,9 @@ fn an_interrupted_run_puts_the_original_back() {
 
 #[test]
 fn a_killed_run_is_put_back_by_restore_and_by_the_next_run() {
-    for subcommand in ["restore", "run"] {
-        let cluster = Cluster::new();
+    // A run that was killed early does not know the modes.
+    for (subcommand, spec) in [("restore", &*old_spec()), ("run", SPEC)] {
+        let cluster = Cluster::of(spec, "nftables nftables");
         cluster.interrupted(Signal::KILL);
         assert!(cluster.read("spec").contains(IMAGE));
         // While the API server is away, what is written down stays.
@@ -132,6 +168,7 @@ fn a_killed_run_is_put_back_by_restore_and_by_the_next_run() {
         assert!(text(&output).contains("make e2e-restore KUBECONFIG="), "{}", text(&output));
         fs::remove_file(cluster.file("away")).unwrap();
         cluster.assert_as_it_was(&cluster.command(subcommand).output().unwrap());
+        assert_eq!(cluster.read("calls").contains("switchyard-cleanup"), spec != SPEC);
     }
 }
 

@@ -12,7 +12,13 @@ case $all in
     *"get daemonset"*.metadata.name*) echo kube-proxy ;;
     *"get daemonset"*"].image}"*) sed 's/.*"image":"\([^"]*\)".*/\1/' "$STUB/spec" ;;
     *"get daemonset"*"{.spec}"*) cat "$STUB/spec" ;;
-    # The names of its containers, and the command of the first.
+    *"get daemonset"*"command[0]}"*) echo kube-proxy ;;
+    # A list that its container has, or nothing.
+    *"get daemonset"*"containers[0]."*"}"*)
+        field=${all##*\].}
+        sed -n "s/.*\"${field%\}*}\":\(\[[^]]*\]\).*/\1/p" "$STUB/spec"
+        ;;
+    # The names of its containers.
     *"get daemonset"*) echo kube-proxy ;;
     *"get pods"*) echo node-1 pod-1 10.244.1.1 ;;
     *"get nodes"*) echo node-1 192.0.2.1 ;;
@@ -25,6 +31,10 @@ case $all in
     *patch*)
         image=${all#*\"value\": \"}
         sed -i "s|\"image\":\"[^\"]*\"|\"image\":\"${image%%\"*}\"|" "$STUB/spec"
+        ;;
+    *exec*/proxyMode*)
+        read -r original ours <"$STUB/modes"
+        if grep -q localhost/switchyard "$STUB/spec"; then echo "ok $ours"; else echo "ok $original"; fi
         ;;
     # The answer to every request: the checks pass or fail, and the run goes on.
     *exec*load-stop*) echo 10 0 ;;
