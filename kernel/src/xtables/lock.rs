@@ -31,21 +31,17 @@ fn file(variable: Option<OsString>) -> PathBuf {
     variable.unwrap_or_else(|| DEFAULT.into()).into()
 }
 
-/// Another program still holds the lock.
-#[derive(Debug)]
-pub(crate) struct Held;
-
-/// Takes the lock, until the returned file is dropped. Returns `None` if the file cannot be opened
-/// or locked.
+/// Takes the lock, until the returned file is dropped.
 ///
 /// # Errors
-/// If the lock is not free within five seconds.
-pub(crate) fn acquire(path: &Path) -> Result<Option<File>, Held> {
+/// `WouldBlock` if the lock is not free within five seconds, and others if the file cannot be
+/// opened or locked.
+pub(crate) fn acquire(path: &Path) -> Result<File, TryLockError> {
     wait(path, LONGEST_WAIT, File::try_lock).0
 }
 
 /// Waits until no program holds the lock, five seconds at most. Returns how long that took; zero if
-/// the lock was free.
+/// the lock was free, or cannot be looked at: the program that needs the file reports why.
 pub(crate) fn wait_until_free(path: &Path) -> Duration {
     wait(path, LONGEST_WAIT, File::try_lock_shared).1
 }
@@ -54,23 +50,18 @@ fn wait(
     path: &Path,
     longest: Duration,
     try_lock: impl Fn(&File) -> Result<(), TryLockError>,
-) -> (Result<Option<File>, Held>, Duration) {
+) -> (Result<File, TryLockError>, Duration) {
     let start = Instant::now();
     let mut pause = FIRST_PAUSE;
-    let mut locked = Ok(None);
-    // Without a file no program has locked it, and the program that needs it reports why.
-    while let Ok(file) = File::open(path) {
-        match try_lock(&file) {
-            Err(TryLockError::WouldBlock) if start.elapsed() < longest => {
-                thread::sleep(pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                continue;
-            }
-            Ok(()) => locked = Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => locked = Err(Held),
-            Err(TryLockError::Error(_)) => {}
-        }
-        break;
+    let lock = || {
+        let file = File::open(path).map_err(TryLockError::Error)?;
+        try_lock(&file).map(|()| file)
+    };
+    let mut locked = lock();
+    while matches!(locked, Err(TryLockError::WouldBlock)) && start.elapsed() < longest {
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        locked = lock();
     }
     let waited = if pause == FIRST_PAUSE { Duration::ZERO } else { start.elapsed() };
     (locked, waited)
@@ -91,17 +82,18 @@ mod tests {
         let lock = tempfile::NamedTempFile::new().unwrap();
         let path = lock.path();
         assert_eq!(wait_until_free(path), Duration::ZERO);
-        let held = acquire(path).unwrap().unwrap();
+        let held = acquire(path).unwrap();
         assert!(wait(path, Duration::ZERO, File::try_lock).0.is_err());
         thread::scope(|scope| {
             let waiting = scope.spawn(|| wait_until_free(path));
-            let acquiring = scope.spawn(|| acquire(path).is_ok_and(|file| file.is_some()));
+            let acquiring = scope.spawn(|| acquire(path).is_ok());
             thread::sleep(Duration::from_millis(50));
             assert!(!waiting.is_finished() && !acquiring.is_finished());
             drop(held);
             assert!(acquiring.join().unwrap());
             assert!(waiting.join().unwrap() > Duration::ZERO);
         });
-        assert!(acquire(Path::new("/nonexistent/lock")).unwrap().is_none());
+        let missing = acquire(Path::new("/nonexistent/lock"));
+        assert!(matches!(missing, Err(TryLockError::Error(_))), "{missing:?}");
     }
 }

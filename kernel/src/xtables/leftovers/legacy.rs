@@ -1,8 +1,9 @@
 //! Removal of chains of iptables-legacy, each of whose tables is read and replaced as a whole.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io,
+    path::Path,
 };
 
 use switchyard_model::IpFamily;
@@ -16,18 +17,28 @@ use crate::xtables::{
 
 /// The xtables lock, which is waited for once.
 #[derive(Debug, Default)]
-pub(super) struct Lock(Option<Result<Option<File>, lock::Held>>);
+pub(super) struct Lock(Option<Result<File, TryLockError>>);
 
 impl Lock {
-    /// Takes the lock, unless it was taken before. Returns whether it was. Where nobody can lock
-    /// the file, a change that a program makes at the same time may fail; this one is repeated.
+    /// Takes the lock, unless an earlier call did or tried. Returns whether there was such a call.
+    ///
+    /// A process that cannot open the file, such as one in a container without the host's `/run`,
+    /// goes on without the lock: rules that stay would translate to endpoints that are gone. The
+    /// kernel refuses a replacement only if another program has changed the number of entries.
     ///
     /// # Errors
-    /// If another program holds the lock, which could add and delete as many entries meanwhile.
-    fn take(&mut self) -> Result<bool, LeftoverError> {
+    /// If another program holds the lock: that program may add and delete as many entries.
+    fn take(&mut self, path: &Path) -> Result<bool, LeftoverError> {
         let was_taken = self.0.is_some();
-        let lock = self.0.get_or_insert_with(|| lock::acquire(&lock::default_file()));
-        lock.as_ref().map(|_| was_taken).map_err(|lock::Held| LeftoverError::Locked)
+        match self.0.get_or_insert_with(|| lock::acquire(path)) {
+            Err(TryLockError::WouldBlock) => return Err(LeftoverError::Locked),
+            Err(TryLockError::Error(error)) if !was_taken => {
+                let path = path.display();
+                tracing::warn!(%path, err = %error, "Removing rules without the xtables lock");
+            }
+            Err(TryLockError::Error(_)) | Ok(_) => {}
+        }
+        Ok(was_taken)
     }
 }
 
@@ -108,7 +119,7 @@ fn remove_from(
         if new == old {
             return Ok(false);
         }
-        if !lock.take()? {
+        if !lock.take(&lock::default_file())? {
             continue;
         }
         match kernel.replace(&old, &new) {
@@ -140,6 +151,20 @@ fn replace_error(table: Table, source: io::Error) -> LeftoverError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_lock_that_another_program_holds_keeps_rules() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut missing = Lock::default();
+        for was_taken in [false, true] {
+            assert_eq!(missing.take(Path::new("/nonexistent/lock")).unwrap(), was_taken);
+        }
+        let mut ours = Lock::default();
+        assert!(!ours.take(file.path()).unwrap() && ours.take(file.path()).unwrap());
+        // It was waited for once.
+        let mut held = Lock(Some(Err(TryLockError::WouldBlock)));
+        assert!(matches!(held.take(file.path()), Err(LeftoverError::Locked)));
+    }
 
     #[test]
     fn only_tables_that_exist_are_read() {
