@@ -8,15 +8,12 @@
 mod compare;
 mod full;
 mod incremental;
+mod other_flavour;
 mod refused;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fs, mem,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fs, mem, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
 use switchyard_core::{
@@ -34,7 +31,7 @@ use switchyard_kernel::xtables::{
     Changes, Dump, Fingerprint, InstalledPrograms, OwnChange, Programs, Table, TableRecord,
 };
 
-use self::full::Snapshot;
+use self::{full::Snapshot, other_flavour::OtherFlavour};
 use crate::{
     ChainNaming, IptablesConfig, ToolError, Tools,
     layout::{
@@ -43,9 +40,6 @@ use crate::{
     },
     monitor::Monitor,
 };
-
-/// The time after which a failed removal is tried again.
-const RETRY: Duration = Duration::from_secs(60);
 
 const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 
@@ -67,8 +61,7 @@ pub struct IptablesProxier {
     record: Arc<TableRecord>,
     /// The number of rules in our chains, by family.
     owned: PerFamily<OwnedRules>,
-    /// The time to remove the chains of the flavour that is not in use; `None` if that is done.
-    other_flavour: Option<Instant>,
+    other_flavour: OtherFlavour,
     /// The work done in a sync of which a part was refused.
     unreported: SyncReport,
 }
@@ -148,7 +141,7 @@ impl IptablesProxier {
             programmed: PerFamily::default(),
             record: Arc::default(),
             owned: PerFamily::default(),
-            other_flavour: Some(Instant::now()),
+            other_flavour: OtherFlavour::default(),
             unreported: SyncReport::default(),
         }
     }
@@ -196,31 +189,14 @@ impl IptablesProxier {
         Ok(report)
     }
 
-    /// Removes the chains of the flavour that is not in use, which nobody would change any more:
-    /// once, or again after a failure.
-    fn remove_other_flavour(&mut self, report: &mut SyncReport) {
-        let now = Instant::now();
-        let Some(mut due) = self.other_flavour else { return };
-        if due <= now {
-            match self.tools.remove_other_flavour(&fixed::owned(self.settings.names)) {
-                Ok(found) => {
-                    self.other_flavour = None;
-                    if found {
-                        let flavour = self.tools.flavour();
-                        tracing::info!(%flavour, "Removed the chains of the other flavour");
-                    }
-                    return;
-                }
-                Err(error) => {
-                    let err = ErrorChain(&error);
-                    tracing::error!(%err, "Failed to remove the chains of the other flavour");
-                }
-            }
-            due = now + RETRY;
-            self.other_flavour = Some(due);
+    /// Removes the chains of the flavour that is not in use after a sync of these families.
+    fn remove_other_flavour(&mut self, families: PerFamily<bool>, report: &mut SyncReport) {
+        let owned = fixed::owned(self.settings.names);
+        let remove = |families| self.tools.remove_other_flavour(families, &owned);
+        if self.other_flavour.remove(Instant::now(), families, report, remove) {
+            let flavour = self.tools.flavour().other();
+            tracing::info!(%flavour, "Removed the chains of the flavour that is not in use");
         }
-        report.cleanup_failed = true;
-        report.requeue_after = Some(due - now);
     }
 
     fn sync_full(
@@ -412,7 +388,9 @@ impl Proxier for IptablesProxier {
         match self.sync_changes(change, &mut refused) {
             Ok(mut report) => {
                 report.refused = refused;
-                self.remove_other_flavour(&mut report);
+                let tools = self.tools.families();
+                let synced = |family| *tools.get(family) && change.programs(family);
+                self.remove_other_flavour(PerFamily::from_fn(synced), &mut report);
                 Ok(report)
             }
             Err(error) => Err(error.after_attempts(refused)),

@@ -52,8 +52,7 @@ pub struct SyncReport {
     /// Service ports that this backend cannot program as configured. Everything else was
     /// programmed.
     pub degraded: Vec<DegradedPort>,
-    /// Whether leftovers of earlier syncs could not be removed. Leftovers do no harm, and the next
-    /// sync tries again.
+    /// Whether leftovers of earlier syncs could not be removed, which a later sync tries again.
     pub cleanup_failed: bool,
     /// Whether the rules could not be written that keep other hosts from loopback addresses of IPv4
     /// ([`Profile::guards_loopback`](super::Profile::guards_loopback)).

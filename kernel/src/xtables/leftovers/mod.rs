@@ -13,7 +13,7 @@ pub(crate) use self::entries::without;
 
 use std::io;
 
-use switchyard_model::IpFamily;
+use switchyard_model::{IpFamily, PerFamily};
 
 use crate::xtables::{Flavour, OwnedChains, Table};
 
@@ -62,15 +62,19 @@ pub enum LeftoverError {
 ///
 /// The first error, after everything else was removed.
 pub fn remove(owned: &OwnedChains) -> Result<bool, LeftoverError> {
-    remove_of(&Flavour::ALL, owned)
+    remove_of(&Flavour::ALL, PerFamily { v4: true, v6: true }, owned)
 }
 
-/// Does the same for these flavours.
-pub(crate) fn remove_of(flavours: &[Flavour], owned: &OwnedChains) -> Result<bool, LeftoverError> {
+/// Removes the owned chains of these flavours and families, as [`remove`] does all.
+pub(crate) fn remove_of(
+    flavours: &[Flavour],
+    families: PerFamily<bool>,
+    owned: &OwnedChains,
+) -> Result<bool, LeftoverError> {
     // Taken only if there is something to remove.
     let mut lock = legacy::Lock::default();
     let mut result = Ok(false);
-    for family in IpFamily::ALL {
+    for family in IpFamily::ALL.into_iter().filter(|family| *families.get(*family)) {
         for flavour in flavours {
             let removed = match flavour {
                 Flavour::Nft => nft::remove(family, owned),

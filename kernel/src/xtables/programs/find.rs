@@ -64,19 +64,22 @@ impl Tools {
         self.flavour
     }
 
-    /// Removes the owned chains of the other flavour, as [`remove`](crate::xtables::remove) does
-    /// those of both. Returns whether there was any.
+    /// Removes the owned chains of the other flavour and these families, as
+    /// [`remove`](crate::xtables::remove) does those of both. Returns whether there was any.
     ///
     /// # Errors
     ///
     /// The first error, after everything else was removed.
-    pub fn remove_other_flavour(&self, owned: &OwnedChains) -> Result<bool, LeftoverError> {
+    pub fn remove_other_flavour(
+        &self,
+        families: PerFamily<bool>,
+        owned: &OwnedChains,
+    ) -> Result<bool, LeftoverError> {
         #[cfg(feature = "testing")]
         if self.iter().any(|programs| programs.machine().is_some()) {
             return Ok(false);
         }
-        let others = Flavour::ALL.into_iter().filter(|flavour| *flavour != self.flavour);
-        leftovers::remove_of(&others.collect::<Vec<_>>(), owned)
+        leftovers::remove_of(&[self.flavour.other()], families, owned)
     }
 
     /// The families that have programs.

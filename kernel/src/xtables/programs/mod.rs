@@ -35,6 +35,14 @@ impl Flavour {
             Self::Nft => "nft",
         }
     }
+
+    /// The flavour that is not this one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Legacy => Self::Nft,
+            Self::Nft => Self::Legacy,
+        }
+    }
 }
 
 impl fmt::Display for Flavour {
