@@ -152,7 +152,7 @@ pub(crate) struct IpvsProxier {
     is_prepared: bool,
     /// Whether addresses of IPv6 from before this proxy are deprecated.
     is_deprecated: bool,
-    /// The parameters that cannot be set, as they were warned about.
+    /// The parameters and timeouts that cannot be set, as they were warned about.
     unset: BTreeSet<String>,
     /// Objects that could not be removed, as it was warned about.
     left: BTreeSet<String>,
@@ -274,10 +274,11 @@ impl IpvsProxier {
     ) -> Result<(), ProxierError> {
         let families =
             PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
-        // A failure leaves something half done, which only a comparison finds.
-        let was_sure = mem::take(&mut self.is_sure);
-        let is_known = !self.learns_never_bound()
-            && was_sure
+        // A failure leaves something half done, which only a comparison finds; and other addresses
+        // ask for other contents, which the kernel is not expected to hold yet.
+        let is_news = self.learns_never_bound();
+        let was_sure = mem::take(&mut self.is_sure) && !is_news;
+        let is_known = was_sure
             && self.programmed == families
             && !change.is_resync()
             && !change.node_changed()

@@ -140,10 +140,10 @@ fn an_address_beats_a_node_port() {
         assert_eq!(model.lock().listed, listed, "only what changes is programmed");
         // At an address where only the node port is served, nothing beats it.
         never_bound.lock().insert(ip);
-        node.sync([]);
+        assert!(node.sync([]).drift.is_none());
         assert_eq!(takes_new(), [(10, 1), (12, 1)], "{order:?}");
         never_bound.lock().clear();
-        node.sync([]);
+        assert!(node.sync([]).drift.is_none());
         assert_eq!(takes_new(), [(8, 1)], "{order:?}");
         node.sync([service("address", "10.96.0.9").delete()]);
         assert_eq!(takes_new(), [(10, 1), (12, 1)], "{order:?}");

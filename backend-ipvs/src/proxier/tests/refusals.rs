@@ -215,7 +215,7 @@ fn a_refused_drain_is_tried_again_soon() {
 fn a_family_that_is_left_out_is_not_missing_on_the_device() {
     let model = Model::default();
     model.lock().refuse_ipv6 = true;
-    // As kube-proxy left it, in part.
+    // An address that kube-proxy left there.
     model.lock().bound.insert("fd00::99".parse().unwrap());
     let mut node = node(&model);
     node.sync(cluster());
