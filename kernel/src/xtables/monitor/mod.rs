@@ -2,7 +2,8 @@
 //! `iptables -F`, or an altered rule.
 //!
 //! The nft flavour has notifications: the kernel sends one with each commit. Of legacy tables,
-//! which have none, the [`Fingerprint`] is read three times a second. If the tables differ and the
+//! which have none, the [`Fingerprint`] is read three times a second; of a family that cannot be
+//! looked at, less and less often, down to every ten seconds. If the tables differ and the
 //! [`TableRecord`] has no own change that explains it, the monitor checks whether the chains and
 //! jumps are still there. Their absence is reported at once. If they are there, a rule in one of
 //! them may still have changed; but most changes are of other programs' own rules, so that this is
@@ -15,7 +16,7 @@ mod record;
 
 use std::{sync::Arc, time::Duration};
 
-use switchyard_model::ErrorChain;
+use switchyard_model::{ErrorChain, IpFamily, PerFamily};
 use tokio::{
     task::{JoinError, JoinHandle, spawn_blocking},
     time::{Instant, sleep_until},
@@ -31,7 +32,8 @@ use crate::xtables::{Flavour, Jump, programs::Tools};
 
 /// The interval at which the tables are looked at, at most; without notifications, always.
 const PERIOD: Duration = Duration::from_millis(300);
-/// The interval at which the same is reported, at most, if nothing comes of it.
+/// The interval at which the same is reported, at most, if nothing comes of it; and the longest
+/// pause after a look that failed.
 const REPEAT: Duration = Duration::from_secs(10);
 
 /// The chains and jumps that a monitor looks for.
@@ -69,8 +71,8 @@ pub struct TableMonitor {
     /// Whether the tables may have changed since they were last looked at.
     is_pending: bool,
     looked: Option<Instant>,
-    /// The time to wait after a look.
-    pause: Duration,
+    /// The families that could not be looked at.
+    failed: PerFamily<Option<Failed>>,
     /// The look that goes on now.
     looking: Option<JoinHandle<Snapshot>>,
     /// Whether chains or jumps were missing then.
@@ -100,7 +102,7 @@ impl TableMonitor {
             listener,
             is_pending: true,
             looked: None,
-            pause: PERIOD,
+            failed: PerFamily::default(),
             looking: None,
             is_missing: false,
             reported_missing: None,
@@ -164,7 +166,7 @@ impl TableMonitor {
             }
         }
         if let Some(looked) = self.looked {
-            sleep_until(looked + self.pause).await;
+            sleep_until(looked + PERIOD).await;
         }
     }
 
@@ -173,15 +175,26 @@ impl TableMonitor {
         let looking = self.looking.get_or_insert_with(|| {
             let (tools, watched) = (Arc::clone(&self.tools), Arc::clone(&self.watched));
             let record = Arc::clone(&self.record);
+            let now = Instant::now();
+            let is_due = |family| self.failed.get(family).is_none_or(|failed| failed.due <= now);
+            let due = PerFamily::from_fn(is_due);
             // Programs take their time.
-            spawn_blocking(move || look(&tools, &watched, &record))
+            spawn_blocking(move || look(&tools, &watched, &record, due))
         });
         let seen = looking.await;
         self.looking = None;
         let seen = seen.map_err(MonitorError)?;
-        self.looked = Some(Instant::now());
-        self.is_pending = seen.is_undecided || seen.has_failed;
-        self.pause = seen.pause(self.pause);
+        let now = Instant::now();
+        self.looked = Some(now);
+        for family in IpFamily::ALL {
+            let failed = self.failed.get_mut(family);
+            *failed = match seen.looks.get(family) {
+                Look::Waits => *failed,
+                Look::Failed => Some(Failed::again(*failed, now)),
+                Look::Done => None,
+            };
+        }
+        self.is_pending = seen.is_undecided || self.failed != PerFamily::default();
         self.is_missing = seen.is_missing;
         if !seen.is_missing {
             self.reported_missing = None;
@@ -209,24 +222,46 @@ struct Snapshot {
     is_missing: bool,
     /// Whether a family changed while it was looked at.
     is_undecided: bool,
-    /// Whether a family could not be looked at.
-    has_failed: bool,
+    looks: PerFamily<Look>,
 }
 
-impl Snapshot {
-    /// Returns the time to wait until the next look, after the last wait. It grows as long as looks
-    /// fail, each of which may run programs.
-    fn pause(&self, last: Duration) -> Duration {
-        if self.has_failed { (2 * last).min(REPEAT) } else { PERIOD }
+/// The look at a family.
+#[derive(Clone, Copy, Debug, Default)]
+enum Look {
+    #[default]
+    Done,
+    /// The look failed.
+    Failed,
+    /// The family is not looked at yet, after a look that failed.
+    Waits,
+}
+
+/// The pause after looks at a family that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failed {
+    pause: Duration,
+    /// The time of the next look.
+    due: Instant,
+}
+
+impl Failed {
+    /// Returns a pause that is longer than the last, as each look may run programs.
+    fn again(last: Option<Self>, now: Instant) -> Self {
+        let pause = (2 * last.map_or(PERIOD, |last| last.pause)).min(REPEAT);
+        Self { pause, due: now + pause }
     }
 }
 
-/// Looks at the families whose tables differ from the record. Blocks for as long as the programs
-/// take, if any are needed.
-fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
+/// Looks at the families that are `due` and whose tables differ from the record. Blocks for as long
+/// as the programs take, if any are needed.
+fn look(tools: &Tools, watched: &Watched, record: &TableRecord, due: PerFamily<bool>) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for programs in tools.iter() {
         let family = programs.family();
+        if !due.get(family) {
+            *snapshot.looks.get_mut(family) = Look::Waits;
+            continue;
+        }
         let known = record.get(family);
         let now = Fingerprint::read(programs);
         if known == Known::Nothing || now.map(Known::Intact) == Some(known) {
@@ -236,7 +271,7 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
             Ok(true) => snapshot.is_undecided |= !record.confirm(family, known, now),
             Ok(false) => snapshot.is_missing = true,
             Err(error) => {
-                snapshot.has_failed = true;
+                *snapshot.looks.get_mut(family) = Look::Failed;
                 let err = ErrorChain(&error);
                 tracing::debug!(%err, %family, "Failed to check the chains");
             }
@@ -251,13 +286,12 @@ mod tests {
 
     #[test]
     fn looks_that_fail_become_rare() {
-        let failed = Snapshot { has_failed: true, ..Snapshot::default() };
-        let pauses = (0..7).scan(PERIOD, |pause, _| {
-            *pause = failed.pause(*pause);
-            Some(pause.as_millis())
+        let now = Instant::now();
+        let pauses = (0..7).scan(None, |failed, _| {
+            let next = *failed.insert(Failed::again(*failed, now));
+            assert_eq!(next.due, now + next.pause);
+            Some(next.pause.as_millis())
         });
         assert_eq!(pauses.collect::<Vec<_>>(), [600, 1200, 2400, 4800, 9600, 10_000, 10_000]);
-        let undecided = Snapshot { is_undecided: true, ..Snapshot::default() };
-        assert_eq!(undecided.pause(REPEAT), PERIOD);
     }
 }
