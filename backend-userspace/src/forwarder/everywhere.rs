@@ -9,7 +9,7 @@ use std::{
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::forwarder::slots::{LimitReached, count_down};
+use crate::forwarder::limits::{LimitReached, count_down};
 
 /// The flows of a listener on all threads.
 #[derive(Default)]

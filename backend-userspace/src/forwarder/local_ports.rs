@@ -12,8 +12,8 @@ use std::{
 };
 
 use crate::forwarder::{
-    platform::Platform,
-    slots::{LimitReached, count_down},
+    limits::{LimitReached, count_down},
+    platform::{Platform, Reuse},
 };
 
 /// The time that the system keeps a port (`TCP_TIMEWAIT_LEN` of Linux).
@@ -36,15 +36,6 @@ struct Taken {
     resting: usize,
     asked: Option<Instant>,
     endpoints: HashMap<SocketAddr, Endpoint>,
-}
-
-/// The endpoints to which the system connects from ports that rest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reuse {
-    None,
-    #[default]
-    Loopback,
-    All,
 }
 
 /// The ports of an endpoint.

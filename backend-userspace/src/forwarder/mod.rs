@@ -23,6 +23,7 @@ mod clients;
 mod counters;
 mod ends;
 mod everywhere;
+mod limits;
 mod listener;
 mod local_ports;
 mod loops;

@@ -20,8 +20,8 @@ use socket2::Socket;
 
 use crate::forwarder::{
     balance::random::below,
+    limits::{LimitReached, count_down},
     platform::Platform,
-    slots::{LimitReached, count_down},
 };
 
 /// The time that a port rests after a flow, if there are others.

@@ -19,8 +19,7 @@ use rustix::{
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
-use super::{Message, Pipe, Platform, Receiving, datagrams, options::switch_on, sctp};
-use crate::forwarder::local_ports::Reuse;
+use super::{Message, Pipe, Platform, Receiving, Reuse, datagrams, options::switch_on, sctp};
 
 /// The number of bytes a socket takes ahead of what it can that send, so that a client that does
 /// not read has little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does

@@ -20,7 +20,14 @@ use std::{
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
-use crate::forwarder::local_ports::Reuse;
+/// The endpoints to which the system connects from ports that rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    None,
+    #[default]
+    Loopback,
+    All,
+}
 
 /// The attributes of a message of SCTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,9 +22,9 @@ use super::{PAUSE, tune};
 use crate::forwarder::{
     counters::Counted,
     ends::Ends,
+    limits::LimitReached,
     port::{Chosen, Port, Warning},
     shared::Shared,
-    slots::LimitReached,
 };
 
 /// The most endpoints that are tried for a connection, if there are not more timeouts.

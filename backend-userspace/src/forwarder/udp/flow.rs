@@ -22,9 +22,10 @@ use super::{
 use crate::forwarder::{
     counters::Counted,
     ends::Ends,
+    limits::LimitReached,
     port::{Chosen, Port},
     shared::Shared,
-    slots::{LimitReached, Slot},
+    slots::Slot,
     source_ports::SourcePort,
 };
 

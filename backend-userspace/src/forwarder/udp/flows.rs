@@ -21,9 +21,9 @@ use crate::forwarder::{
     counters::Counted,
     ends::Ends,
     everywhere::{Everywhere, Wanted},
+    limits::LimitReached,
     port::{Port, Warning},
     shared::{OpenListener, Serving, Shared},
-    slots::LimitReached,
 };
 
 /// The time that a flow must have been idle to make room for another.
