@@ -69,8 +69,10 @@ fn serve(service: Service, slice: EndpointSlice, set: impl FnOnce(Builder) -> Bu
 
 #[test]
 fn parts_that_are_left_out_do_nothing() {
+    /// The name of a part, and what leaves the part out.
+    type Part = (&'static str, fn(Builder) -> Builder);
     const SETTING: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
-    let rounds: [(&str, fn(Builder) -> Builder); 3] = [
+    let rounds: [Part; 3] = [
         ("conntrack", |it| it.conntrack(false)),
         ("health checks", |it| it.health_checks(false)),
         ("localhost", |it| it.localhost(false)),
