@@ -21,7 +21,7 @@ pub(crate) enum LimitReached {
 }
 
 impl LimitReached {
-    /// The counter of what is refused for want of it.
+    /// Returns the counter of the connections and flows that the limit refuses.
     pub(crate) fn counted(self) -> Counted {
         match self {
             Self::All => Counted::RefusedAll,
