@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use switchyard_core::{error::ErrorChain, model::PerFamily, proxier::SyncReport};
+use switchyard_core::{
+    error::ErrorChain,
+    model::{Backoff, PerFamily},
+    proxier::SyncReport,
+};
 use switchyard_kernel::xtables::LeftoverError;
 
 /// The time after which a failed removal is tried again, which may wait for a lock for seconds.
-/// Doubles with each failure.
-const RETRY: Duration = Duration::from_secs(60);
-/// The longest that it may become.
-const LONGEST_RETRY: Duration = Duration::from_secs(3600);
+const RETRY: Backoff =
+    Backoff { first: Duration::from_secs(60), longest: Duration::from_secs(3600) };
 /// The time that the chains may serve a family that is left out here.
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -22,7 +24,8 @@ pub(super) struct OtherFlavour {
     grace: Option<Instant>,
     /// The time of the next attempt, after a failure.
     due: Option<Instant>,
-    retry: Duration,
+    /// The failures in a row.
+    failures: u32,
     /// The reason of the last failure, as it was reported.
     failure: Option<String>,
 }
@@ -30,7 +33,7 @@ pub(super) struct OtherFlavour {
 impl Default for OtherFlavour {
     fn default() -> Self {
         let left = PerFamily { v4: true, v6: true };
-        Self { left, grace: None, due: None, retry: RETRY, failure: None }
+        Self { left, grace: None, due: None, failures: 0, failure: None }
     }
 }
 
@@ -54,7 +57,7 @@ impl OtherFlavour {
                     found = removed;
                     let is_left = |family| *self.left.get(family) && !families.get(family);
                     self.left = PerFamily::from_fn(is_left);
-                    (self.due, self.retry, self.failure) = (None, RETRY, None);
+                    (self.due, self.failures, self.failure) = (None, 0, None);
                 }
                 Err(error) => self.fail(now, &error, report),
             }
@@ -67,8 +70,8 @@ impl OtherFlavour {
     }
 
     fn fail(&mut self, now: Instant, error: &LeftoverError, report: &mut SyncReport) {
-        self.due = Some(now + self.retry);
-        self.retry = (2 * self.retry).min(LONGEST_RETRY);
+        self.due = Some(now + RETRY.delay(self.failures));
+        self.failures = self.failures.saturating_add(1);
         let error = ErrorChain(error);
         let failure = format!("cannot remove the chains of the other flavour of iptables: {error}");
         if self.failure.as_ref() != Some(&failure) {
