@@ -44,9 +44,12 @@ failures() {
     fi
 }
 
-# Prints the names of a test program's failed tests, after an end of line.
+# Prints of each failed test, after an end of line, the name and the first three lines, which have the reason.
 failed_tests() {
-    ! grep -q '^failures:' "$1" || tac "$1" | sed '/^failures:/q' | grep '^    ' | { echo; tac; }
+    awk 'BEGIN { print "" }
+        /^failures:/ { failed = 1; lines = 0 }
+        failed && /^---- / { print "    " $2; lines = 3; next }
+        lines > 0 && !/^(thread .*:|note: .*)?$/ { lines--; print "        " substr($0, 1, 300) }' "$1"
 }
 
 # Runs a program of a package in a directory. The lines of the list are calls of this.
