@@ -15,6 +15,8 @@ use hyper::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
+use crate::media::MediaType;
+
 /// A body that another task writes. Chunks appear on the wire as they are sent.
 pub(crate) struct StreamedBody {
     chunks: Receiver<Bytes>,
@@ -49,10 +51,15 @@ impl Body for StreamedBody {
     }
 }
 
-pub(crate) fn json_answer(code: StatusCode, body: StreamedBody) -> Response<StreamedBody> {
+/// Returns an answer with a body of this media type.
+pub(crate) fn answer(
+    code: StatusCode,
+    media: &'static str,
+    body: StreamedBody,
+) -> Response<StreamedBody> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
     response
 }
 
@@ -70,10 +77,7 @@ pub(crate) fn no_api() -> Response<StreamedBody> {
 }
 
 fn text_answer(code: StatusCode, text: &'static str) -> Response<StreamedBody> {
-    let mut response = json_answer(code, StreamedBody::whole(text.into()));
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, plain);
-    response
+    answer(code, "text/plain; charset=utf-8", StreamedBody::whole(text.into()))
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -151,9 +155,10 @@ impl Status {
         status
     }
 
-    pub(crate) fn into_answer(self) -> Response<StreamedBody> {
+    pub(crate) fn into_answer(self, media: MediaType) -> Response<StreamedBody> {
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut answer = json_answer(code, StreamedBody::whole(self.to_json().to_string().into()));
+        let body = StreamedBody::whole(media.status(&self.to_json()).into());
+        let mut answer = answer(code, media.name(), body);
         if let Some(seconds) = self.details["retryAfterSeconds"].as_u64() {
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -41,6 +41,7 @@ pub(crate) struct State {
     pub(crate) refuses_connections: bool,
     pub(crate) streaming_lists: bool,
     pub(crate) drops_fields: bool,
+    pub(crate) offers_protobuf: bool,
     pub(crate) progress_requests: bool,
     pub(crate) watches_end_at_once: bool,
     pub(crate) omits_versions: bool,
@@ -56,6 +57,7 @@ impl State {
         Self {
             streaming_lists: true,
             drops_fields: true,
+            offers_protobuf: true,
             progress_requests: true,
             ..Self::default()
         }
@@ -166,6 +168,12 @@ impl Faults {
         self.lock().drops_fields = offered;
     }
 
+    /// Whether the server has protobuf. If not, it answers in JSON, as through a gateway that
+    /// translates.
+    pub fn offers_protobuf(&self, offered: bool) {
+        self.lock().offers_protobuf = offered;
+    }
+
     /// Whether the server's etcd supports progress requests. If not, streamed lists are answered
     /// with 200 and an error of code 500 in the stream.
     pub fn progress_requests(&self, supported: bool) {
@@ -210,27 +218,31 @@ impl Faults {
         let _ = self.answers_withheld.subscribe().wait_for(|withheld| !withheld).await;
     }
 
-    /// Returns the error with which to answer a request, if any.
-    pub(crate) fn verdict(&self, resource: Resource, verb: &str) -> Option<Response<StreamedBody>> {
+    /// Returns the answer to a request in place of the right one, if any.
+    pub(crate) fn verdict(
+        &self,
+        resource: Resource,
+        verb: &str,
+    ) -> Option<Result<Response<StreamedBody>, Status>> {
         let mut state = self.lock();
         let next = state.errors.iter().position(|(r, _)| r.is_none_or(|r| r == resource));
         if let Some((_, reply)) = next.and_then(|next| state.errors.remove(next)) {
             let status = match reply {
-                Reply::Throttle(seconds) => return Some(throttled(seconds)),
+                Reply::Throttle(seconds) => return Some(Ok(throttled(seconds))),
                 Reply::Error(410) => Status::expired(1, 2),
                 Reply::Error(504) => Status::too_large(2, 1),
                 Reply::Error(code) => {
                     Status::new(code, "InternalError", "Internal error occurred: on command")
                 }
             };
-            return Some(status.into_answer());
+            return Some(Err(status));
         }
         if state.missing.contains(&resource) {
             let message = "the server could not find the requested resource";
-            return Some(Status::new(404, "NotFound", message).into_answer());
+            return Some(Err(Status::new(404, "NotFound", message)));
         }
         state.forbidden.contains(&resource).then(|| {
-            let status = Status::new(
+            Err(Status::new(
                 403,
                 "Forbidden",
                 format!(
@@ -238,8 +250,7 @@ impl Faults {
                      \"{resource}\" in API group \"{}\" at the cluster scope",
                     resource.group()
                 ),
-            );
-            status.into_answer()
+            ))
         })
     }
 

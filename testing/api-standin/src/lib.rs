@@ -1,9 +1,9 @@
 //! A stand-in for the Kubernetes API server.
 //!
-//! It speaks the list and watch protocol that a Service proxy depends on, over TLS and HTTP/1.1,
-//! for Nodes, Services, EndpointSlices and ServiceCIDRs: resource versions, pages, selectors,
-//! bookmarks, streamed lists, a log of events and the errors of a server whose log
-//! does not reach back far enough. It accepts Events and keeps them.
+//! It speaks the list and watch protocol that a Service proxy depends on, over TLS and HTTP/1.1, in
+//! JSON and protobuf, for Nodes, Services, EndpointSlices and ServiceCIDRs: resource versions,
+//! pages, selectors, bookmarks, streamed lists, a log of events and the errors of a server whose
+//! log does not reach back far enough. It accepts Events in JSON and keeps them.
 //!
 //! Its purpose is faults that a test switches on ([`Faults`]): connections that are cut or go
 //! silent, slow answers, errors, missing permissions, an expired log, lists that end in an error or
@@ -40,6 +40,8 @@ mod list;
 pub mod load;
 mod log;
 mod manifests;
+mod media;
+mod protobuf;
 mod query;
 mod resource;
 mod route;

@@ -5,9 +5,10 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    answer::{Status, StreamedBody, json_answer},
+    answer::{self, Status, StreamedBody},
     faults::Faults,
     log::Key,
+    media::MediaType,
     query::Query,
     resource::Resource,
     selector::Selector,
@@ -40,6 +41,7 @@ pub(crate) fn list(
     resource: Resource,
     namespace: Option<&str>,
     query: &Query,
+    media: MediaType,
 ) -> Result<Response<StreamedBody>, Status> {
     let selector = query.selector()?;
     let (snapshot, after) = snapshot(store, resource, query)?;
@@ -51,10 +53,7 @@ pub(crate) fn list(
             query.number("limit")?.map_or(0, |limit| limit.min(most))
         }
     };
-    let (mut items, next) = page(&snapshot, namespace, &selector, after.as_ref(), limit);
-    for item in &mut items {
-        *item = query.view()(item);
-    }
+    let (items, next) = page(&snapshot, namespace, &selector, after.as_ref(), limit);
     let mut metadata = json!({"resourceVersion": snapshot.version.to_string()});
     if let Some((next, remaining)) = next {
         // A server does not count what a selector would leave out.
@@ -66,16 +65,11 @@ pub(crate) fn list(
     if faults.lock().omits_versions {
         metadata["resourceVersion"] = Value::Null;
     }
-    let list = json!({
-        "kind": format!("{}List", resource.kind()),
-        "apiVersion": resource.api_version(),
-        "metadata": metadata,
-        "items": items,
-    });
+    let list = media.list(resource, &metadata, &items);
     let (sender, body) = StreamedBody::new();
     let faults = faults.clone();
-    tokio::spawn(async move { faults.write(&sender, list.to_string().into()).await });
-    Ok(json_answer(StatusCode::OK, body))
+    tokio::spawn(async move { faults.write(&sender, list).await });
+    Ok(answer::answer(StatusCode::OK, media.name(), body))
 }
 
 fn snapshot(
@@ -129,13 +123,13 @@ fn snapshot(
 
 /// Returns the selected objects after `after`, at most `limit` of them (0 for all). If there are
 /// more, also returns the key after which the next page starts, and how many are left.
-fn page(
-    snapshot: &Snapshot,
+fn page<'s>(
+    snapshot: &'s Snapshot,
     namespace: Option<&str>,
     selector: &Selector,
     after: Option<&Key>,
     limit: u64,
-) -> (Vec<Value>, Option<(Key, usize)>) {
+) -> (Vec<&'s Value>, Option<(Key, usize)>) {
     let mut items = Vec::new();
     let mut last = None;
     let mut selected = snapshot.objects.iter().filter(|(key, stored)| {
@@ -145,16 +139,10 @@ fn page(
     });
     while let Some((key, stored)) = selected.next() {
         if limit > 0 && items.len() as u64 >= limit {
-            return (items, last.map(|last| (last, selected.count() + 1)));
+            return (items, last.map(|last: &Key| (last.clone(), selected.count() + 1)));
         }
-        let mut item = Value::clone(&stored.value);
-        // Items of a typed list have no `kind` and `apiVersion`.
-        if let Some(item) = item.as_object_mut() {
-            item.remove("kind");
-            item.remove("apiVersion");
-        }
-        items.push(item);
-        last = Some(key.clone());
+        items.push(&*stored.value);
+        last = Some(key);
     }
     (items, None)
 }

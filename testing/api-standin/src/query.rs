@@ -2,52 +2,20 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
-
 use crate::{answer::Status, selector::Selector};
 
-/// The parameters of a request, and of its `Accept` header.
-#[derive(Debug, Default)]
-pub(crate) struct Query {
-    parameters: HashMap<String, String>,
-    drops_managed_fields: bool,
-}
+/// The parameters of a request.
+#[derive(Debug)]
+pub(crate) struct Query(HashMap<String, String>);
 
 impl Query {
     pub(crate) fn parse(text: &str) -> Self {
-        let pairs = form_urlencoded::parse(text.as_bytes()).into_owned();
-        Self { parameters: pairs.collect(), drops_managed_fields: false }
-    }
-
-    /// Takes over what an `Accept` header asks to leave out (KEP-5958). The first media type
-    /// counts.
-    pub(crate) fn accepting(self, header: &str) -> Self {
-        let first = header.split(',').next().unwrap_or_default();
-        let mut dropped = first
-            .split(';')
-            .filter_map(|parameter| parameter.trim().strip_prefix("drop="))
-            .flat_map(|fields| fields.split('+'));
-        let drops_managed_fields = dropped.any(|field| field == "metadata.managedFields");
-        Self { drops_managed_fields, ..self }
+        Self(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
     }
 
     /// Returns a parameter; empty if absent.
     pub(crate) fn get(&self, key: &str) -> &str {
-        self.parameters.get(key).map_or("", String::as_str)
-    }
-
-    /// Returns the function that leaves out of an object what the request asks to leave out.
-    pub(crate) fn view(&self) -> fn(&Value) -> Value {
-        match self.drops_managed_fields {
-            true => |object| {
-                let mut object = object.clone();
-                if let Some(metadata) = object["metadata"].as_object_mut() {
-                    metadata.remove("managedFields");
-                }
-                object
-            },
-            false => Value::clone,
-        }
+        self.0.get(key).map_or("", String::as_str)
     }
 
     pub(crate) fn is_true(&self, key: &str) -> bool {

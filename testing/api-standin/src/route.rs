@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use hyper::{
     Method, Request, Response, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, USER_AGENT},
+    header::{AUTHORIZATION, USER_AGENT},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    answer::{Status, StreamedBody, json_answer, no_api},
+    answer::{self, Status, StreamedBody, no_api},
     list,
+    media::MediaType,
     query::Query,
     resource::Resource,
     state::Shared,
@@ -58,6 +59,7 @@ pub(crate) fn answer(
 ) -> Response<StreamedBody> {
     let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok());
     shared.record(format!("{} {}", request.method(), request.uri()), header(USER_AGENT));
+    let media = shared.media_type(request.headers());
     let path = request.uri().path();
     if matches!(path, "/healthz" | "/livez" | "/readyz") {
         return Response::new(StreamedBody::whole(Bytes::from_static(b"ok")));
@@ -67,23 +69,20 @@ pub(crate) fn answer(
     match (has_token, certificate) {
         (Some(true), _) | (_, Some(true)) => (),
         // A client without credentials is the user `system:anonymous`, who has no roles.
-        (None, None) => return anonymous(path).into_answer(),
-        _ => return Status::new(401, "Unauthorized", "Unauthorized").into_answer(),
+        (None, None) => return anonymous(path).into_answer(media),
+        _ => return Status::new(401, "Unauthorized", "Unauthorized").into_answer(media),
     }
-    dispatch(shared, request, body).unwrap_or_else(Status::into_answer)
+    dispatch(shared, request, body, media).unwrap_or_else(|status| status.into_answer(media))
 }
 
 fn dispatch(
     shared: &Shared,
     request: &Request<()>,
     body: &Bytes,
+    media: MediaType,
 ) -> Result<Response<StreamedBody>, Status> {
     let path = request.uri().path();
-    let mut query = Query::parse(request.uri().query().unwrap_or_default());
-    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-    if let Some(accept) = accept.filter(|_| shared.faults.lock().drops_fields) {
-        query = query.accepting(accept);
-    }
+    let query = Query::parse(request.uri().query().unwrap_or_default());
     if path.starts_with("/apis/events.k8s.io/v1/") || path.ends_with("/events") {
         return event(shared, request.method(), body);
     }
@@ -103,16 +102,19 @@ fn dispatch(
         _ => return Err(Status::new(405, "MethodNotAllowed", "not served by the stand-in")),
     };
     if let Some(answer) = shared.faults.verdict(resource, verb) {
-        return Ok(answer);
+        return answer;
     }
     let (store, faults) = (&shared.store, &shared.faults);
     match name {
         None if is_watch => {
-            watch::watch(store, faults, resource, namespace, &query, shared.bookmarks)
+            watch::watch(store, faults, resource, namespace, &query, shared.bookmarks, media)
         }
-        None => list::list(store, faults, resource, namespace, &query),
+        None => list::list(store, faults, resource, namespace, &query, media),
         Some(name) => match store.get(resource, namespace.unwrap_or_default(), name) {
-            Some(value) => Ok(object(StatusCode::OK, &query.view()(&value))),
+            Some(value) => {
+                let body = StreamedBody::whole(media.object(resource, &value).into());
+                Ok(answer::answer(StatusCode::OK, media.name(), body))
+            }
             None => Err(not_found(resource, name)),
         },
     }
@@ -132,11 +134,7 @@ fn anonymous(path: &str) -> Status {
     Status { details: json!({"kind": kind}), ..Status::new(403, "Forbidden", message) }
 }
 
-fn object(code: StatusCode, value: &Value) -> Response<StreamedBody> {
-    json_answer(code, StreamedBody::whole(value.to_string().into()))
-}
-
-/// Keeps an Event and returns it as the answer.
+/// Keeps an Event and returns it as the answer, as it came.
 fn event(shared: &Shared, method: &Method, body: &Bytes) -> Result<Response<StreamedBody>, Status> {
     if !matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
         return Err(Status::new(405, "MethodNotAllowed", "events can only be created"));
@@ -144,7 +142,6 @@ fn event(shared: &Shared, method: &Method, body: &Bytes) -> Result<Response<Stre
     let value: Value =
         serde_json::from_slice(body).map_err(|error| Status::bad_request(error.to_string()))?;
     let code = if method == Method::POST { StatusCode::CREATED } else { StatusCode::OK };
-    let answer = object(code, &value);
     shared.keep_event(value);
-    Ok(answer)
+    Ok(answer::answer(code, "application/json", StreamedBody::whole(body.clone())))
 }

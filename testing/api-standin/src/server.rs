@@ -241,6 +241,9 @@ where
             shared.faults.may_answer().await;
             answer
         }
-        Err(error) => Status::bad_request(error.to_string()).into_answer(),
+        Err(error) => {
+            let media = shared.media_type(&head.headers);
+            Status::bad_request(error.to_string()).into_answer(media)
+        }
     }
 }

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
+use hyper::{HeaderMap, header::ACCEPT};
 use serde_json::Value;
 
-use crate::{faults::Faults, server::Options, store::Store};
+use crate::{faults::Faults, media::MediaType, server::Options, store::Store};
 
 /// The number of requests that are remembered.
 const MAX_REQUESTS: usize = 10_000;
@@ -39,6 +40,13 @@ impl Shared {
             requests: Mutex::default(),
             events: Mutex::default(),
         }
+    }
+
+    /// Returns the media type in which to answer a request with these headers.
+    pub(crate) fn media_type(&self, headers: &HeaderMap) -> MediaType {
+        let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let faults = self.faults.lock();
+        MediaType::negotiate(accept, faults.offers_protobuf, faults.drops_fields)
     }
 
     pub(crate) fn record(&self, request: String, user_agent: Option<&str>) {

@@ -11,9 +11,10 @@ use tokio::{
 };
 
 use crate::{
-    answer::{Status, StreamedBody, json_answer},
+    answer::{self, Status, StreamedBody},
     faults::{Faults, Gone},
     log::Stored,
+    media::MediaType,
     query::Query,
     resource::Resource,
     selector::Selector,
@@ -38,7 +39,7 @@ struct Watch {
     namespace: Option<String>,
     selector: Selector,
     bookmarks: Option<Duration>,
-    view: fn(&Value) -> Value,
+    media: MediaType,
     body: Sender<Bytes>,
 }
 
@@ -49,6 +50,7 @@ pub(crate) fn watch(
     namespace: Option<&str>,
     query: &Query,
     bookmarks: Duration,
+    media: MediaType,
 ) -> Result<Response<StreamedBody>, Status> {
     let wants_bookmarks = query.is_true("allowWatchBookmarks");
     let start = start(store, faults, query, wants_bookmarks)?;
@@ -61,7 +63,7 @@ pub(crate) fn watch(
         namespace: namespace.map(ToOwned::to_owned),
         selector: query.selector()?,
         bookmarks: wants_bookmarks.then_some(bookmarks),
-        view: query.view(),
+        media,
         body: sender,
     };
     tokio::spawn(async move {
@@ -80,10 +82,10 @@ pub(crate) fn watch(
         };
         if is_gone {
             let version = watch.store.version();
-            let _ = watch.send("ERROR", &Status::expired(version - 1, version).to_json()).await;
+            let _ = watch.fail(&Status::expired(version - 1, version)).await;
         }
     });
-    Ok(json_answer(StatusCode::OK, body))
+    Ok(answer::answer(StatusCode::OK, media.watch_name(), body))
 }
 
 fn start(
@@ -131,18 +133,17 @@ impl Watch {
             Start::From(_) if self.faults.lock().watches_end_at_once => return Ok(()),
             Start::From(version) => {
                 if let Err(expired) = self.store.check(self.resource, version) {
-                    let status = Status::expired(version, expired.oldest);
-                    return self.send("ERROR", &status.to_json()).await;
+                    return self.fail(&Status::expired(version, expired.oldest)).await;
                 }
                 version
             }
             Start::Objects { marked: true } | Start::TooLarge { .. }
                 if !self.faults.lock().progress_requests =>
             {
-                return self.send("ERROR", &Status::no_progress_requests().to_json()).await;
+                return self.fail(&Status::no_progress_requests()).await;
             }
             Start::TooLarge { version, newest } => {
-                return self.send("ERROR", &Status::too_large(version, newest).to_json()).await;
+                return self.fail(&Status::too_large(version, newest)).await;
             }
             Start::Objects { marked } => self.send_objects(marked).await?,
         };
@@ -194,8 +195,7 @@ impl Watch {
         let (events, newest) = match self.store.events(self.resource, *version, &self.selector) {
             Ok(found) => found,
             Err(expired) => {
-                let status = Status::expired(*version, expired.oldest);
-                self.send("ERROR", &status.to_json()).await?;
+                self.fail(&Status::expired(*version, expired.oldest)).await?;
                 return Err(Gone);
             }
         };
@@ -233,9 +233,13 @@ impl Watch {
 
     async fn send(&self, kind: &str, object: &Value) -> Result<(), Gone> {
         self.faults.not_stalled().await;
-        // In this order, as the server's encoder has it.
-        let object = (self.view)(object);
-        let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
-        self.faults.write(&self.body, line.into()).await
+        let object = self.media.object(self.resource, object);
+        self.faults.write(&self.body, self.media.event(kind, &object)).await
+    }
+
+    async fn fail(&self, status: &Status) -> Result<(), Gone> {
+        self.faults.not_stalled().await;
+        let event = self.media.event("ERROR", &self.media.status(&status.to_json()));
+        self.faults.write(&self.body, event).await
     }
 }
