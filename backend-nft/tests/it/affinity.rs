@@ -140,6 +140,8 @@ fn no_sync_waits_for_clients() {
     in_namespace(|| {
         let mut node = start(config());
         node.sync([sticky(10_800), endpoints([1, 2])]);
+        // The kernel's default is 65,535.
+        assert!(nft(&format!("list map ip kube-proxy {}", clients())).contains("size 524288"));
         remember_many(70_000, 2);
         let stop = AtomicBool::new(false);
         let (table, map, mut flood) = (table(), definition(&clients()), netlink());
@@ -166,7 +168,8 @@ fn no_sync_waits_for_clients() {
                 node.sync([endpoints([1, 2])]);
                 assert_eq!(node.restart(open()).added, 0);
             }
-            node.sync([endpoints([1])]);
+            let report = node.sync([endpoints([1])]);
+            assert!(report.messages < 50, "{report:?}");
             until("clients are forgotten", || !is_remembered_at(2));
             stop.store(true, Ordering::Relaxed);
         });
@@ -442,19 +445,11 @@ fn the_number_of_chains_and_sets_does_not_depend_on_the_number_of_endpoints() {
         ["\tchain ", "\tset ", "\tmap ", "\t\tct state"].map(|kind| listed.matches(kind).count())
     };
     let listings = [9u16, 10_000].map(|count| {
-        // The thread of each has its own namespace.
-        thread::scope(|scope| {
-            let run = || {
-                let mut listed = String::new();
-                in_namespace(|| {
-                    let mut node = start(config());
-                    node.sync([sticky(10_800), endpoints(1..=count)]);
-                    listed = ruleset();
-                    assert!(listed.contains(&format!("10.96.0.7 . 80 . {} : ", count - 1)));
-                });
-                listed
-            };
-            scope.spawn(run).join().expect("no panic")
+        in_namespace(|| {
+            start(config()).sync([sticky(10_800), endpoints(1..=count)]);
+            let listed = ruleset();
+            assert!(listed.contains(&format!("10.96.0.7 . 80 . {} : ", count - 1)));
+            listed
         })
     });
     assert_eq!(counts(&listings[0]), counts(&listings[1]));
@@ -477,21 +472,5 @@ fn endpoints_of_others_are_not_remembered_for_long() {
         let drift = node.full().drift;
         assert!(drift.examples[0].contains("10.244.0.1 . tcp . 80"), "{drift:?}");
         assert!(nft(&format!("list set ip kube-proxy endpoints-{BASE}")).contains("10.244.0.1"));
-    });
-}
-
-/// The kernel's default is 65,535 clients of all endpoints together.
-#[test]
-fn a_service_remembers_many_clients() {
-    in_namespace(|| {
-        let mut node = start(config());
-        node.sync([sticky(10_800), endpoints([1])]);
-        let listed = nft(&format!("list map ip kube-proxy {}", clients()));
-        assert!(listed.contains("size 524288"), "{listed}");
-        remember_many(70_000, 1);
-        // All go with their endpoint.
-        let report = node.sync([endpoints([2])]);
-        assert!(report.messages < 50, "{report:?}");
-        until("clients are forgotten", || remembered().is_empty());
     });
 }

@@ -1,12 +1,7 @@
 //! Effects of single syncs on a real kernel: how much they send, what they repair, what they leave
 //! alone. Each test works in the network namespace of its own thread.
 
-use std::net::IpAddr;
-
-use switchyard_core::{
-    config::{LocalPodsConfig, NodePortAddressConfig},
-    testing::{NODE, endpoint, node, service, service_cidr, slice},
-};
+use switchyard_core::{config::LocalPodsConfig, testing::service};
 
 use crate::common::{config, in_namespace, nft, recorded, ruleset, start, web, web_slice};
 
@@ -89,47 +84,6 @@ fn a_table_that_is_not_ours_to_repair_is_replaced() {
         assert!(!listed.contains("policy drop"), "{listed}");
         assert!(listed.contains("hook output priority -100"), "{listed}");
         assert!(nft("list table ip theirs").contains("set kept"));
-    });
-}
-
-#[test]
-fn settings_of_the_node_apply_at_once() {
-    in_namespace(|| {
-        let mut config = config();
-        config.node_port_addresses =
-            vec![NodePortAddressConfig::Cidr("192.168.0.0/16".parse().unwrap())];
-
-        let mut proxy = start(config);
-        let sticky = service("sticky", "10.96.0.2")
-            .port("http", "TCP", 80)
-            .set("spec.sessionAffinity", "ClientIP");
-        let its_slice = slice("sticky", "a")
-            .port("http", "TCP", 80)
-            .endpoint(endpoint("10.244.0.5", "elsewhere"));
-        let with_pods =
-            |cidr: &str| node(NODE, "192.168.0.1").set("spec.podCIDRs", vec![cidr]).apply();
-        proxy.sync(web());
-        proxy.sync([sticky.apply(), its_slice.apply(), with_pods("10.244.0.0/24")]);
-        let listed = ruleset();
-        assert_eq!(listed.matches("ip saddr != 10.244.0.0/24").count(), 1 + 8, "{listed}");
-
-        proxy.sync([with_pods("10.244.7.0/24")]);
-        let listed = ruleset();
-        assert_eq!(listed.matches("ip saddr != 10.244.7.0/24").count(), 1 + 8, "{listed}");
-        assert!(!listed.contains("10.244.0.0/24"), "{listed}");
-
-        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
-        proxy.tracker.set_interface_addresses(["192.168.0.1", "10.0.0.1"].map(address));
-        proxy.sync([service_cidr("kubernetes", &["10.96.0.0/16"]).apply()]);
-        let listed = ruleset();
-        assert!(listed.contains("elements = { 192.168.0.1 }"), "{listed}");
-        assert!(listed.contains("ip daddr 10.96.0.0/16 drop"), "{listed}");
-
-        proxy.tracker.set_interface_addresses(["192.168.0.2"].map(address));
-        proxy.sync([service_cidr("kubernetes", &["10.97.0.0/16"]).apply()]);
-        let listed = ruleset();
-        assert!(listed.contains("elements = { 192.168.0.2 }"), "{listed}");
-        assert!(listed.contains("ip daddr 10.97.0.0/16 drop") && !listed.contains("10.96.0.0/16"));
     });
 }
 
