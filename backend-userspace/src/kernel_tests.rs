@@ -15,7 +15,7 @@ use std::{
 use switchyard_core::{
     model::PerFamily,
     proxier::Proxier,
-    testing::conformance::{self, Damage, Refusals, RefusedPart, Subject},
+    testing::conformance::{Damage, Refusals, RefusedPart, Subject},
 };
 use switchyard_iptables::{ChainNaming, Flavour, IptablesConfig, IptablesProxier};
 use switchyard_kernel::nftables::{
@@ -31,33 +31,26 @@ use crate::{
     proxier::UserspaceProxier,
 };
 
-macro_rules! stories {
-    ($module:ident, $subject:expr; $($story:ident)*) => {
-        mod $module {
-            use super::*;
+mod nftables {
+    use super::*;
 
-            $(
-                #[test]
-                fn $story() {
-                    conformance::$story(&$subject);
-                }
-            )*
-        }
-    };
+    switchyard_core::conformance!(@stories Redirected::new(Rules::Nft);
+        a_refused_port_costs_nothing_else
+        a_refused_family_costs_the_other_nothing
+        a_sync_that_is_refused_halfway_is_made_good
+        a_change_on_top_of_damage_is_made_good
+        a_clean_up_is_total_and_repeatable
+    );
 }
 
-stories!(nftables, Redirected::new(Rules::Nft);
-    a_refused_port_costs_nothing_else
-    a_refused_family_costs_the_other_nothing
-    a_sync_that_is_refused_halfway_is_made_good
-    a_change_on_top_of_damage_is_made_good
-    a_clean_up_is_total_and_repeatable
-);
+mod iptables {
+    use super::*;
 
-stories!(iptables, Redirected::new(Rules::Iptables);
-    a_change_on_top_of_damage_is_made_good
-    a_clean_up_is_total_and_repeatable
-);
+    switchyard_core::conformance!(@stories Redirected::new(Rules::Iptables);
+        a_change_on_top_of_damage_is_made_good
+        a_clean_up_is_total_and_repeatable
+    );
+}
 
 /// The backend whose rules redirect traffic.
 #[derive(Clone, Copy)]

@@ -40,19 +40,6 @@ fn every_address_of_a_service_leads_to_the_endpoints() {
 }
 
 #[test]
-fn what_others_change_is_repaired() {
-    with_node(|mut node| {
-        run("ip addr del 10.96.0.1/32 dev switchyard0");
-        run("ip addr add 10.96.0.9/32 dev switchyard0");
-        let report = node.full();
-        assert_eq!(report.drift.objects, 2);
-        assert!(owned().contains("10.96.0.1/32") && !owned().contains("10.96.0.9"));
-        assert_eq!(answers("10.96.0.1:80", 1), [Some(2)]);
-        assert!(node.full().drift.is_none());
-    });
-}
-
-#[test]
 fn an_address_that_is_refused_costs_its_service_port_alone() {
     with_node(|mut node| {
         switch_ipv6("switchyard0", false);

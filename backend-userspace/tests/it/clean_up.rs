@@ -115,6 +115,9 @@ fn losing_the_device_or_its_addresses_is_noticed() {
                 let changed = Ok(ExternalChange::Changed { by: None });
                 assert_ne!(notices(&node, quiet), changed, "{kind}: {damage}: repairs wake nobody");
             }
+            run("ip addr add 192.0.0.84/32 dev switchyard0");
+            assert_eq!(node.full().drift.objects, 1, "{kind}");
+            assert!(!run("ip addr show dev switchyard0").contains("192.0.0.84"), "{kind}");
         });
     }
 }

@@ -78,7 +78,11 @@ fn seen_by_tcp(address: &str) -> String {
 }
 
 fn seen_by_udp(address: &str) -> String {
-    let client = UdpSocket::bind("0.0.0.0:0").expect("a port");
+    seen_by_udp_from("0.0.0.0:0", address)
+}
+
+fn seen_by_udp_from(client: &str, address: &str) -> String {
+    let client = UdpSocket::bind(client).expect("a port");
     client.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
     client.send_to(b"?", address).expect("sent");
     let mut answer = [0; 50];
@@ -89,12 +93,7 @@ fn seen_by_udp(address: &str) -> String {
 /// The client that the pod's server sees without the Service. The port is one at which another
 /// program of the node listens.
 fn seen_by_forwarding(_: &str) -> String {
-    let client = UdpSocket::bind("0.0.0.0:8080").expect("a port");
-    client.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
-    client.send_to(b"?", "10.0.1.2:8080").expect("sent");
-    let mut answer = [0; 50];
-    let length = client.recv(&mut answer).expect("an answer");
-    String::from_utf8_lossy(&answer[..length]).into_owned()
+    seen_by_udp_from("0.0.0.0:8080", "10.0.1.2:8080")
 }
 
 /// A node with a Service of one pod, at the external IP 198.51.100.1 for clients from elsewhere.

@@ -62,27 +62,6 @@ fn an_address_goes_from_one_service_to_another() {
 }
 
 #[test]
-fn what_others_remove_is_repaired() {
-    with_each(|kind| {
-        let mut node = start(settings(kind));
-        servers(&[2]);
-        node.sync([web().apply(), web_slice(&[2])]);
-        run("ip link del switchyard0");
-        match kind {
-            CaptureMode::Nftables => run("nft delete table ip switchyard-userspace"),
-            _ => run("iptables -w -t nat -F"),
-        };
-        assert_eq!(answers(EVERYWHERE[0], 1), [None]);
-        let report = node.full();
-        assert!(!report.drift.is_none(), "{kind}");
-        assert_eq!(answers(EVERYWHERE[0], 1), [Some(2)], "{kind}");
-        run("ip addr add 192.0.0.84/32 dev switchyard0");
-        assert_eq!(node.full().drift.objects, 1, "{kind}");
-        assert!(!run("ip addr show dev switchyard0").contains("192.0.0.84"), "{kind}");
-    });
-}
-
-#[test]
 fn connections_are_refused_while_a_socket_cannot_be_opened() {
     with_each(|kind| {
         let mut node = start(settings(kind));

@@ -145,13 +145,17 @@ mod tests {
     }
 
     #[test]
-    fn clients_whose_time_is_over_are_forgotten() {
+    fn clients_are_forgotten_after_their_time_and_with_their_endpoints() {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         for i in 0..10 {
             affinity.remember(client(i), endpoint(1), TIMEOUT, start);
         }
         affinity.remember(client(10), endpoint(1), TIMEOUT, start + TIMEOUT);
         assert_eq!((affinity.clients.len(), affinity.order.len()), (1, 1));
+        affinity.remember(client(11), endpoint(2), TIMEOUT, start + TIMEOUT);
+        affinity.forget(client(10), endpoint(1));
+        affinity.retain(|address| address != endpoint(2));
+        assert!(affinity.clients.is_empty() && affinity.order.is_empty());
     }
 
     #[test]
@@ -177,17 +181,5 @@ mod tests {
         assert_eq!(all.load(Ordering::Relaxed), affinity.clients.len() + 1000);
         drop((affinity, other));
         assert_eq!(all.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn a_client_is_forgotten_with_the_endpoint() {
-        let (mut affinity, now) = (Affinity::default(), Instant::now());
-        affinity.remember(client(1), endpoint(1), TIMEOUT, now);
-        affinity.remember(client(2), endpoint(2), TIMEOUT, now);
-        affinity.forget(client(1), endpoint(2));
-        assert!(affinity.endpoint(client(1), TIMEOUT, now).is_some(), "of another endpoint");
-        affinity.forget(client(1), endpoint(1));
-        affinity.retain(|address| address != endpoint(2));
-        assert!(affinity.clients.is_empty() && affinity.order.is_empty());
     }
 }

@@ -57,14 +57,10 @@ impl Numbers {
     }
 }
 
+/// Whether there are places for pipes or not.
 #[test]
 fn big_transfers_in_both_directions_arrive_unchanged() {
-    big_transfers(None);
-}
-
-#[test]
-fn big_transfers_without_pipes_arrive_unchanged() {
-    big_transfers(Some(4));
+    [None, Some(4)].into_iter().for_each(big_transfers);
 }
 
 /// Transfers at the same time in both directions, with a number of places.

@@ -4,23 +4,6 @@ use super::*;
 use crate::forwarder::support::{forwarder, until};
 
 #[test]
-fn a_client_with_many_flows_leaves_room_for_others() {
-    let forwarder = forwarder(|config| config.connections = Some(30));
-    let address = serve(&forwarder, port(&[echo("a")]));
-    let flood: Vec<Client> = (0..100).map(|_| Client::new(1, address)).collect();
-    flood.iter().for_each(|client| client.send("?"));
-    until("all are forwarded or refused", || {
-        forwarder.usage().connections as u64 + forwarder.usage().refused == 100
-    });
-    assert_eq!(forwarder.usage().connections, 10);
-    let other = Client::new(2, address);
-    for client in flood.iter().cycle().take(500) {
-        client.send("?");
-    }
-    assert_eq!(other.ask(), "a");
-}
-
-#[test]
 fn a_client_with_too_many_flows_loses_the_longest_idle() {
     let forwarder = forwarder(|config| config.connections = Some(9));
     let address = serve(&forwarder, port(&[echo("a")]));
