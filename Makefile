@@ -364,7 +364,6 @@ bench:
 	$(CARGO) bench --package switchyard-nft --bench sync
 	$(CARGO) bench --package switchyard-nft --bench changes
 	$(CARGO) bench --package switchyard-nft --bench disturbed
-	$(CARGO) bench --package switchyard-nft --bench lb_algorithms
 	$(CARGO) bench --package switchyard-kernel --bench flows
 	$(CARGO) bench --package switchyard-iptables --bench sync
 	$(CARGO) bench --package switchyard-userspace --bench traffic

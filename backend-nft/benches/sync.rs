@@ -9,13 +9,11 @@
 use std::{
     net::Ipv4Addr,
     process::{Command, Stdio},
-    sync::Arc,
     time::Duration,
 };
 
 use switchyard_core::{
     config::NodeConfig,
-    objects::Event,
     testing::{
         ManyServices, NODE, Stepped,
         bench::{
@@ -25,19 +23,16 @@ use switchyard_core::{
     },
 };
 use switchyard_kernel::nftables::{
-    Element, Elements, Family, Key, OperationKind, SetDef, Table, Transaction, Transport,
-    TransportKind, Value,
+    Element, Elements, Family, Key, OperationKind, Table, Transaction, Transport, TransportKind,
+    Value,
 };
 use switchyard_nft::{NftConfig, NftProxier, render};
 use test_netns::{in_namespace, run_with};
 
 /// Repetitions of a first programming.
 const FIRST_ROUNDS: usize = 5;
-/// Repetitions of a change.
-const CHANGE_ROUNDS: usize = 300;
-/// The project's bounds for 10,000 Services with 5 endpoints each.
+/// The project's bound for 10,000 Services with 5 endpoints each.
 const FIRST_TARGET: Duration = Duration::from_millis(500);
-const CHANGE_TARGET: Duration = Duration::from_millis(2);
 
 fn main() {
     let many = cluster_from_arguments();
@@ -52,8 +47,6 @@ fn main() {
             })
             .unzip();
         report(&format!("first programming{note}"), first, floor, FIRST_TARGET, 3);
-        let (changes, floor) = changes(&many, watches);
-        report(&format!("one slice change{note}"), changes, floor, CHANGE_TARGET, 3);
     }
 
     if let Some(nft) = nft_program(&many) {
@@ -163,38 +156,6 @@ fn first_floor(many: &ManyServices) -> Duration {
     })
 }
 
-/// Changes of one endpoint, each of another Service; and the same by hand.
-fn changes(many: &ManyServices, watches: bool) -> (Vec<Duration>, Vec<Duration>) {
-    in_namespace(|| {
-        let engine = start(many, watches);
-        engine.first(many);
-        let change = |round: usize| {
-            engine.time(Event::Apply(many.slice(round * 31 % many.services, round + 1)))
-        };
-        let times = (0..CHANGE_ROUNDS).map(change).collect();
-
-        let mut transport = open();
-        let (table, map) = (table(), endpoints_map());
-        let element = |version: u16| {
-            let vip = [10, 250, 0, 1].into();
-            let key = Key::new().address(vip).port(80).slot(0);
-            Element::value(key, Value::new().address([10, 9, 9, 9].into()).port(version))
-        };
-        let mut add = Transaction::new();
-        add.add_elements(&table, &map, vec![element(1)]);
-        transport.commit(&add).expect("an element is added");
-        let floor = (1..=CHANGE_ROUNDS as u16).map(|version| {
-            time(|| {
-                let mut change = Transaction::new();
-                change.delete_elements(&table, &map, vec![element(version).key]);
-                change.add_elements(&table, &map, vec![element(version + 1)]);
-                transport.commit(&change).expect("an element is changed");
-            })
-        });
-        (times, floor.collect())
-    })
-}
-
 fn chains(many: &ManyServices) -> usize {
     in_namespace(|| {
         let mut transport = open();
@@ -221,13 +182,4 @@ fn proxier() -> NftProxier {
 
 fn table() -> Table {
     Table::new(Family::Ip, "kube-proxy")
-}
-
-fn endpoints_map() -> Arc<SetDef> {
-    let transaction = transaction(&ManyServices { services: 1, endpoints: 1 });
-    let of_map = |kind: &OperationKind| match kind {
-        OperationKind::AddSet(set) if set.name.as_str() == "tcp-endpoints" => Some(set.clone()),
-        _ => None,
-    };
-    transaction.operations().iter().find_map(|o| of_map(&o.kind)).expect("the map is declared")
 }
