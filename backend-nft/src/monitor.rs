@@ -16,7 +16,6 @@ use switchyard_kernel::nftables::netlink::{Listener, Touched};
 pub(crate) struct Noted(Arc<Mutex<Touched>>);
 
 impl Noted {
-    /// Adds what was changed.
     pub(crate) fn add(&self, touched: Touched) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(touched);
     }

@@ -155,7 +155,6 @@ fn wanted(families: &[Family]) -> Wanted {
     (transaction, modules)
 }
 
-/// The features that hashes need.
 fn wanted_for_hashes(families: &[Family]) -> Wanted {
     let mut transaction = Transaction::new();
     let mut modules = Vec::new();

@@ -224,9 +224,7 @@ mod tests {
     #[derive(Default)]
     struct Heard {
         listener: Option<SocketAddr>,
-        /// The answer of each sync.
         answers: Vec<Option<u8>>,
-        /// Whether the next sync fails.
         fails: bool,
     }
 

@@ -13,7 +13,6 @@ use switchyard_core::{
 
 use crate::forwarder::{Forwarder, Listener};
 
-/// The place of a socket.
 type Place = (Protocol, SocketAddr);
 
 /// The listeners of all Service ports, each at an address that belongs to one Service port.
@@ -26,7 +25,6 @@ pub(crate) struct Sockets {
     failures: u64,
 }
 
-/// The changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) opened: usize,
@@ -101,7 +99,6 @@ impl Sockets {
         self.failures
     }
 
-    /// The number of listeners that are open.
     pub(crate) fn open_listeners(&self) -> usize {
         self.open.len()
     }

@@ -1,26 +1,9 @@
 //! ClientIP affinity as data: a Service port remembers its clients in a map, from the client's
 //! address to the endpoint, whose elements time out.
 //!
-//! A connection takes two steps:
-//!
-//! 1. Before translation, the chain of the pool translates to the endpoint that the map has for the
-//!    client. If there is none, the connection goes on to the chain that all Service ports with as
-//!    many endpoints share, which selects an endpoint.
-//! 2. After translation, maps of frontends lead the first packet of the connection to the chain of
-//!    its Service port, which adds the client with its endpoint to the map, or renews the element's
-//!    timeout. An endpoint that is not in the set of the pool's endpoints is not remembered:
-//!    another program may have translated the packet, or the endpoint may have left the pool
-//!    meanwhile.
-//!
 //! The two pools of a Service port remember their clients apart, since the pool of this node must
-//! not lead to endpoints of others.
-//!
-//! A map has the timeout in its name. When the timeout changes, the Service port gets another map,
-//! and looks clients up in the earlier map, too, for as long as a client may be remembered: so no
-//! client is moved from map to map but by its own next connection.
-//!
-//! kube-proxy has a set of clients, and a chain, for each endpoint. A take-over adds these clients
-//! to the map.
+//! not lead to endpoints of others. A map has the timeout in its name: when that changes, clients
+//! are looked up in the earlier map, too, and move by their own next connections alone.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -60,7 +43,6 @@ pub(crate) struct RememberedPool {
 }
 
 impl RememberedPool {
-    /// The maps of clients.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Arc<SetDef>> {
         [&self.clients].into_iter().chain(&self.earlier)
     }
@@ -174,7 +156,6 @@ pub(crate) fn remember_chain(name: &ServicePortName) -> ChainName {
     format!("remember-{}", names::service_port_base(name).replace('/', ".")).into()
 }
 
-/// The chain with its rules.
 pub(crate) fn remember_rules(port: &ResolvedServicePort, timeout: Duration) -> ChainRules {
     let name = &port.id.name;
     let rule = |kind| {
@@ -235,12 +216,10 @@ impl AffinityMap {
         })
     }
 
-    /// The name of the map.
     pub(crate) fn name(self) -> String {
         format!("{}{}-affinity", self.scope.prefix(), self.protocol.as_lower())
     }
 
-    /// The definition for a family.
     pub(crate) fn define(self, family: Family) -> SetDef {
         let key = match self.scope {
             Scope::Ip => vec![family.address_field(), Field::InetService],

@@ -61,7 +61,6 @@ impl NftConfig {
         1 << self.masquerade_bit
     }
 
-    /// The table of a family.
     pub(crate) fn table(&self, family: Family) -> Table {
         Table::new(family, &*self.table)
     }
@@ -73,7 +72,6 @@ impl NftConfig {
         Self { families, ..self.clone() }
     }
 
-    /// The families to program.
     pub(crate) fn families(&self) -> impl Iterator<Item = Family> + '_ {
         Family::ALL.into_iter().filter(|&family| *self.families.get(family.into()))
     }

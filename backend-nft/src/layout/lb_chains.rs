@@ -28,7 +28,6 @@ pub(crate) enum Scope {
 impl Scope {
     pub(crate) const ALL: [Self; 2] = [Self::Ip, Self::NodePort];
 
-    /// The scope of a frontend.
     pub(crate) fn of(frontend: &Frontend) -> Self {
         match frontend.at.ip() {
             Some(_) => Self::Ip,
@@ -61,7 +60,6 @@ pub(crate) struct EndpointMap {
 }
 
 impl EndpointMap {
-    /// All maps.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Scope::ALL.into_iter().flat_map(|scope| {
             [PoolKind::Cluster, PoolKind::Local].into_iter().flat_map(move |pool| {
@@ -80,7 +78,6 @@ impl EndpointMap {
         format!("{local}{}{}-endpoints", self.scope.prefix(), self.protocol.as_lower())
     }
 
-    /// The definition for a family.
     pub(crate) fn define(self, family: Family) -> SetDef {
         let (address, port) = (family.address_field(), Field::Port(self.protocol));
         let mut key = vec![port, Field::Slot];

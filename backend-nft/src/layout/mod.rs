@@ -1,15 +1,6 @@
-//! Rendering of Services as chains, rules and elements.
-//!
-//! There are two kinds of objects:
-//!
-//! - those of the table, which are there once for all Services ([`table`]), with the chains that
-//!   load-balance over N slots ([`lb_chains`], [`slots`]), which are added when they are first
-//!   needed;
-//! - those of a Service port ([`service_port`]): elements of the table's maps, and chains and sets
-//!   for Service ports with ClientIP affinity ([`affinity`]) or source ranges ([`source_ranges`]),
-//!   and for those whose endpoints take turns.
-//!
-//! The functions here are pure: they neither talk to a kernel nor remember anything.
+//! Rendering of Services as chains, rules and elements, by pure functions: objects of the table,
+//! which are there once for all Services ([`table`], [`lb_chains`], [`slots`]), and those of a
+//! Service port ([`service_port`], [`affinity`], [`source_ranges`]).
 
 pub(crate) mod affinity;
 mod config;
@@ -46,7 +37,6 @@ pub(crate) struct Context<'a> {
     pub(crate) node: &'a NodeState,
 }
 
-/// A chain and its rules.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ChainRules {
     pub(crate) name: ChainName,

@@ -43,7 +43,6 @@ pub(crate) struct PortObjects {
     pub(crate) pools: Vec<RememberedPool>,
 }
 
-/// A set with its elements.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PortSet {
     pub(crate) definition: Arc<SetDef>,
@@ -79,7 +78,6 @@ pub(crate) struct SlotRange {
 }
 
 impl SlotRange {
-    /// The element of a slot.
     pub(crate) fn element(&self, slot: u32, endpoint: SocketAddr) -> Element {
         Element::value(self.key.slot(slot), endpoint_value(endpoint))
     }

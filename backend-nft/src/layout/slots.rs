@@ -197,7 +197,6 @@ impl Allocation {
         Self { order: Some(order.into()), is_historic: true, ..natural }
     }
 
-    /// The number of slots.
     pub(crate) fn len(&self) -> usize {
         self.order.as_ref().map_or(self.pool.len(), |order| order.len())
     }
@@ -211,7 +210,6 @@ impl Allocation {
         self.pool.get(index).map(|endpoint| endpoint.address)
     }
 
-    /// The addresses, slot by slot.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + Clone + '_ {
         (0..self.len()).filter_map(|slot| self.address(slot))
     }

@@ -32,7 +32,6 @@ pub(crate) fn set_name(name: &ServicePortName) -> SetName {
     format!("sources-{}", names::service_port_base(name)).into()
 }
 
-/// The set.
 pub(crate) fn set(name: &ServicePortName, family: Family) -> Arc<SetDef> {
     Arc::new(SetDef::interval_set(set_name(name), family.address_field()))
 }

@@ -48,7 +48,6 @@ const BEHIND_IPVS: (&str, ChainKind, Hook, i32) =
 const BEFORE_IPVS: (&str, ChainKind, Hook, i32) =
     ("filter-output-before-ipvs", ChainKind::Filter, Hook::Output, -100);
 
-/// The base chain of this name.
 pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseChain> {
     let all = BASE_CHAINS.into_iter().chain([BEFORE_IPVS, BEHIND_IPVS]);
     let (_, kind, hook, priority) = all.into_iter().find(|(base, ..)| *base == name.as_str())?;
@@ -84,7 +83,6 @@ pub(crate) enum TableSet {
 }
 
 impl TableSet {
-    /// All fixed sets.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let single = [
             Self::ClusterIps,
@@ -102,7 +100,6 @@ impl TableSet {
         single.into_iter().chain(by_slots).chain(affinity).chain(endpoints)
     }
 
-    /// The definition for a family.
     pub(crate) fn definition(self, family: Family) -> &'static Arc<SetDef> {
         static DEFINITIONS: LazyLock<[BTreeMap<TableSet, Arc<SetDef>>; 2]> = LazyLock::new(|| {
             let define = |family| move |set: TableSet| (set, Arc::new(set.define(family)));

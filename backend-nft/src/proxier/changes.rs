@@ -61,12 +61,10 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Adds an element.
     pub(crate) fn add_element(&mut self, set: TableSet, element: Element) {
         self.add_elements.entry(set).or_default().push(element);
     }
 
-    /// Deletes an element.
     pub(crate) fn delete_element(&mut self, set: TableSet, key: Key) {
         self.delete_elements.entry(set).or_default().push(key);
     }
@@ -132,12 +130,8 @@ impl Changes {
     /// A packet that is on its way through the chains while a commit takes effect follows the rules
     /// from before the commit, but finds the elements from after it. So chains are added before
     /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of
-    /// a pool go last: a packet that was sent to `lb/4` just before the commit may select slot 3
-    /// just after it. So may a packet to a frontend that gets another pool, whose chain exists and
-    /// is to select fewer slots: these pass. A frontend that moves to a set that is looked up
-    /// earlier is in both for a while: a packet may have passed the rule for the one, and not come
-    /// to that for the other. Hairpin connections are masqueraded as long as packets may have been
-    /// translated.
+    /// a pool go last, as do the former places of frontends that move to a set that is looked up
+    /// earlier, and the hairpin connections of endpoints that left.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus();

@@ -126,7 +126,6 @@ fn changes(
     (changes, are_all)
 }
 
-/// The repair of one table.
 struct Mend<'a> {
     last: &'a LastSynced,
     before: Before<'a>,

@@ -575,7 +575,6 @@ impl Proxier for NftProxier {
     }
 }
 
-/// The present time.
 #[cfg(not(test))]
 fn now() -> Instant {
     Instant::now()

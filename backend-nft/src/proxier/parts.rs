@@ -1,13 +1,10 @@
 //! The transactions of a sync, one after the other.
 //!
 //! While the kernel commits, no other program can commit to any table of the network namespace. So
-//! a sync of many elements is divided, and other programs have their turns in between. After each
-//! transaction, every frontend is served as before the sync or as after it: packets find all that
-//! leads them by the address that they are sent to, or by the node port, and such elements are not
-//! divided.
-//!
-//! It is also cheaper: the kernel allocates a page for each element to notify listeners
-//! (`nf_tables_setelem_notify`), of which this program is one, and keeps all until the commit ends.
+//! a sync of many elements is divided. After each transaction, every frontend is served as before
+//! the sync or as after it: the elements of one are not divided. It is also cheaper: the kernel
+//! keeps a page for each element to notify listeners until the commit ends
+//! (`nf_tables_setelem_notify`).
 
 use std::{
     cmp::Reverse,
@@ -40,7 +37,6 @@ const COMMIT_TIME: Duration = Duration::from_millis(20);
 const RANKS: usize = 5;
 const URGENT_RANKS: usize = 2;
 
-/// The contents of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// Only additions, to which no packet comes yet.

@@ -82,7 +82,6 @@ pub(super) fn concerns_elements(error: &TransportError) -> bool {
 /// The objects of a family that the kernel refuses.
 #[derive(Default)]
 struct RefusedObjects {
-    /// Why.
     reasons: HashMap<Object, String>,
     /// The keys of the elements, to find those of a Service port by their beginning.
     keys: HashMap<SetName, BTreeSet<Key>>,

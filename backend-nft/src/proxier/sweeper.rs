@@ -1,11 +1,9 @@
 //! The removal of clients that are remembered at endpoints which left their pool.
 //!
-//! Packets add clients to maps, as many and as fast as the traffic brings them, and the kernel
-//! takes time in proportion to the square of their number to show them. So maps are read by threads
-//! of their own, after the commit that removed the endpoints: a sync never waits for clients. Large
-//! maps have a thread apart, so that they do not hold up the others. No rule adds a client at an
-//! endpoint that is not in the set of the pool's endpoints, so that a sweep comes to an end
-//! whatever traffic there is.
+//! The kernel takes time in proportion to the square of their number to show them. So maps are read
+//! by threads of their own, one of which is for large maps: a sync never waits for clients. No rule
+//! adds a client at an endpoint that is not in the set of the pool's endpoints, so that a sweep
+//! comes to an end whatever traffic there is.
 
 mod endpoints;
 
@@ -111,7 +109,6 @@ enum Place {
     Running(u64),
 }
 
-/// The result of an attempt.
 enum Outcome {
     Done,
     /// The map has to be read again.
@@ -229,7 +226,6 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Ends the threads.
     fn end(&mut self) {
         self.shared.stops.store(true, Ordering::Relaxed);
         // A thread has seen the flag, or waits, once this lock is held.

@@ -5,14 +5,12 @@ use std::{
     io::Write,
     path::Path,
     process::{Child, Command, Stdio},
-    thread,
-    time::Duration,
 };
 
 pub use switchyard_core::testing::{web, web_slice};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
-    testing::{NODE, Stepped},
+    testing::{NODE, Stepped, until},
 };
 use switchyard_kernel::nftables::{
     Key, Operation, Refusal, Transaction, Transport, TransportError, TransportKind,
@@ -22,7 +20,6 @@ use switchyard_nft::{NftConfig, NftProxier};
 pub use test_netns::in_namespace;
 use test_netns::run_with;
 
-/// A node with a backend.
 pub type Node = Stepped<NftProxier>;
 
 /// A node of this configuration, in the namespace of this thread.
@@ -53,7 +50,6 @@ pub fn recorded(config: NodeConfig) -> (Node, Recorded) {
     (Node::new(config, over(Box::new(transport))), recorded)
 }
 
-/// A transport of its own.
 pub fn netlink() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
 }
@@ -73,7 +69,6 @@ pub fn refused(
     Err(TransportError::Refused(refusal, Vec::new()))
 }
 
-/// Fails, or does not.
 pub fn fail_if(fails: bool) -> Result<(), TransportError> {
     match fails {
         true => Err(TransportError::Malformed("made to fail by a test".to_owned())),
@@ -103,12 +98,7 @@ impl Owner {
         let input = nft.stdin.as_mut().expect("piped");
         writeln!(input, "{command}").expect("nft reads");
         let owner = Self(nft);
-        let is_there = || run_with("nft -f -", "list ruleset").contains("flags owner");
-        (0..500).find(|_| {
-            thread::sleep(Duration::from_millis(10));
-            is_there()
-        });
-        assert!(is_there(), "the table has an owner");
+        until("the table has an owner", || self::nft("list ruleset").contains("flags owner"));
         owner
     }
 }

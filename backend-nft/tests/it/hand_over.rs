@@ -26,7 +26,6 @@ const CHAINS: [&str; 7] = [
     "reject-chain",
 ];
 
-/// kube-proxy's base chains.
 fn base_chains() -> Vec<BaseChain> {
     use ChainKind::{Filter, Nat};
     use Hook::{Forward, Input, Output, Postrouting, Prerouting};

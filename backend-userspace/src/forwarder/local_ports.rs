@@ -38,7 +38,6 @@ struct Taken {
     endpoints: HashMap<SocketAddr, Endpoint>,
 }
 
-/// The ports of an endpoint.
 #[derive(Default)]
 struct Endpoint {
     taken: usize,

@@ -10,13 +10,9 @@
 //! # Ok::<(), switchyard_userspace::forwarder::ForwarderError>(())
 //! ```
 //!
-//! Follow a connection: a [`Listener`] accepts it (`tcp`, `udp`), if its client may have another
-//! one (`slots`); the Service port chooses an endpoint (`port`, `balance`), another one if the
-//! first does not answer; then bytes go both ways until both ends have closed. Everything that
-//! differs between systems is behind one trait (`platform`).
-//!
-//! A [`Forwarder`] has its own threads. What it knows of Service ports comes resolved from
-//! `switchyard-core`.
+//! A [`Listener`] accepts a connection (`tcp`, `udp`), if its client may have another one
+//! (`slots`); the Service port chooses an endpoint (`port`, `balance`), another one if the first
+//! does not answer. Everything that differs between systems is behind one trait (`platform`).
 
 mod balance;
 mod clients;

@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 pub struct Panicked(Arc<(Mutex<BTreeSet<ServicePortId>>, Notify)>);
 
 impl Panicked {
-    /// Adds a Service port.
     pub fn add(&self, port: ServicePortId) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).insert(port);
         self.0.1.notify_one();

@@ -215,7 +215,6 @@ impl Shared {
 /// A listener that is open, shared by its task and its connections or flows.
 pub(crate) struct OpenListener {
     pub(crate) shared: Arc<Shared>,
-    /// The address that was bound.
     pub(crate) address: SocketAddr,
     /// The threads that connections are handed to, if one accepts for all.
     pub(crate) handed_to: Option<Arc<Loops>>,
@@ -227,7 +226,6 @@ pub(crate) struct OpenListener {
 /// The target of a listener.
 pub(crate) struct Serving {
     pub(crate) port: Arc<Port>,
-    /// Action and sources.
     pub(crate) listener: Listener,
 }
 

@@ -1,17 +1,9 @@
-//! Whether endpoints see the addresses of clients.
+//! Whether endpoints see the addresses of clients, whose answers have to come back to this node.
 //!
-//! The answers have to come back to this node. Where they do not, as with a network plugin that
-//! leads packets past the rules, a firewall, or after another program has removed the rules,
-//! connections show it by contrast: they fail from the client's address, and succeed to the same
-//! endpoint from the node's. That may be because of the one client, whom a NetworkPolicy keeps from
-//! the endpoint: it is left out for a while at this endpoint. If it is so with several clients, and
-//! none in between has succeeded there, no client is shown to the endpoint for a while; then single
-//! connections try it. If endpoints of several Services are given up like that, and no connection
-//! in between has succeeded at any other, so is the family: one Service, whose policy keeps
-//! everybody away, proves nothing about others.
-//!
-//! Nothing shows whether a datagram was answered in vain, so clients of datagrams are shown only
-//! after a connection has succeeded, until the family is given up.
+//! Where they do not, connections fail from the client's address, and succeed from the node's. That
+//! may be because of the one client, whom a NetworkPolicy keeps away; so a client, an endpoint, and
+//! a family are given up one after the other. Nothing shows whether a datagram was answered in
+//! vain, so clients of datagrams are shown only after a connection has succeeded.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -50,7 +50,6 @@ struct Taken {
     sources: HashMap<IpAddr, usize>,
 }
 
-/// A Service, in one protocol.
 type Owner = (ServiceName, Protocol);
 
 #[derive(Default)]

@@ -24,7 +24,6 @@ pub(crate) enum Address {
     Shared,
 }
 
-/// A socket that is bound.
 pub(crate) enum Socket {
     /// TCP, or SCTP one-to-one, which has the same calls.
     Stream(TcpListener),

@@ -58,7 +58,6 @@ struct Sharers {
     is_bound: bool,
 }
 
-/// The flows of an endpoint.
 #[derive(Default)]
 struct Endpoint {
     /// The ports that flows have, and those that rest.

@@ -13,7 +13,6 @@ use tokio::{runtime::Handle, task::AbortHandle};
 /// the caller should not hang.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The task of a listener.
 pub(crate) struct Task {
     abort: AbortHandle,
     ended: Receiver<()>,

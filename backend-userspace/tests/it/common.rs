@@ -18,7 +18,6 @@ use switchyard_core::{
 use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
 pub use test_netns::{in_namespace, run};
 
-/// A node with a backend.
 pub type Node = Stepped<Box<dyn Proxier>>;
 
 /// Settings with one capture mode.
@@ -45,7 +44,6 @@ pub fn start(settings: UserspaceConfig) -> Node {
     node
 }
 
-/// The backend, open.
 pub fn open(settings: UserspaceConfig) -> Box<dyn Proxier> {
     UserspaceBackend::new(settings)
         .probe()

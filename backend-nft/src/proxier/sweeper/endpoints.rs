@@ -13,7 +13,6 @@ use switchyard_kernel::nftables::Value;
 
 use super::locked;
 
-/// The endpoints of a sweep.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     /// `None` once the sweep is called off.

@@ -177,7 +177,6 @@ fn sweep(map: &str, endpoints: &[u16], is_due: bool) -> Vec<(Table, Sweep)> {
     vec![(Table::new(Family::Ip, "kube-proxy"), Sweep { map, endpoints, is_due })]
 }
 
-/// The job of a sweep.
 fn job(map: &str, endpoints: &[u16]) -> (MapKey, Job) {
     let (table, Sweep { map, endpoints, .. }) = sweep(map, endpoints, true).remove(0);
     let endpoints = Arc::new(Endpoints::new(endpoints));

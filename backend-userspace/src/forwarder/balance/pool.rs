@@ -1,10 +1,6 @@
-//! A pool of endpoints, and the algorithm that chooses among the endpoints.
-//!
-//! The algorithm's own choice takes constant time, or the logarithm of the number of endpoints for
-//! random draws and for round robin with weights; those that count connections look at every
-//! endpoint, unless they meet one that is idle. When that choice was tried before or is left out,
-//! another endpoint is drawn among the rest in proportion to the weights; for hashes, by further
-//! hashes.
+//! A pool of endpoints, and the algorithm that chooses among the endpoints. When the algorithm's
+//! own choice was tried before or is left out, another endpoint is drawn among the rest in
+//! proportion to the weights; for hashes, by further hashes.
 
 use std::{
     cmp::Ordering::Less,

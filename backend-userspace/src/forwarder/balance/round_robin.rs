@@ -1,11 +1,9 @@
 //! Round robin: endpoints take turns.
 //!
 //! With the same weight for all, a counter goes round the endpoints in the order of their
-//! addresses. With weights, each endpoint has the time of its next turn, and the earliest is next;
-//! times lie the further apart, the less the weight. That spreads the turns of an endpoint over
-//! those of all others, as nginx does, and takes the logarithm of the number of endpoints. (Stride
-//! scheduling: Waldspurger and Weihl, MIT/LCS/TM-528, 1995.) Where an endpoint begins is random, so
-//! that nodes do not march in step.
+//! addresses. With weights, each endpoint has the time of its next turn, the further apart, the
+//! less the weight (stride scheduling: Waldspurger and Weihl, MIT/LCS/TM-528, 1995). Where an
+//! endpoint begins is random, so that nodes do not march in step.
 
 use std::{
     cmp::Reverse,

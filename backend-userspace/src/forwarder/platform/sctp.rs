@@ -26,7 +26,6 @@ const UNORDERED: u16 = 1;
 /// The size of the control data that [`encode`] writes.
 const CONTROL: usize = HEADER + 16;
 
-/// Sends a message.
 pub(super) fn send(socket: &Socket, bytes: &[u8], message: Message) -> io::Result<usize> {
     let (buffers, control) = ([IoSlice::new(bytes)], encode(message));
     let header = MsgHdr::new().with_buffers(&buffers).with_control(&control);

@@ -1,12 +1,8 @@
 //! Copying what two ends of a connection send each other.
 //!
-//! Nothing is kept for a direction in which nothing moves: bytes are read into a buffer of the
-//! thread, and only what the other end does not take at once is kept, at most what that buffer
-//! holds. Until the end has taken that, nothing more is read, so that a slow reader slows down the
-//! writer.
-//!
-//! After much has come in one direction, the system moves what follows through a pipe, if there is
-//! one, as long as there is something to move.
+//! Bytes are read into a buffer of the thread, and only what the other end does not take at once is
+//! kept; nothing more is read until then, so that a slow reader slows down the writer. After much
+//! has come in one direction, the system moves what follows through a pipe, if there is one.
 
 use std::{
     future::poll_fn,
@@ -48,7 +44,6 @@ const SMALL: usize = 2048;
 /// The number of times that a connection is looked at until an end that does not answer is gone.
 const LOOKS: u32 = 4;
 
-/// One direction of a connection.
 #[derive(Default)]
 struct Direction {
     /// Whether it is the client that sends.

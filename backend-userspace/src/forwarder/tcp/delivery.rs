@@ -60,7 +60,6 @@ async fn acknowledged(shared: &Shared, to: &TcpStream, discards: bool) -> Delive
     }
 }
 
-/// Discards what an end sends.
 async fn discard(from: &TcpStream) -> Delivery {
     while from.readable().await.is_ok() {
         match with_buffer(|buffer| from.try_read(buffer)) {

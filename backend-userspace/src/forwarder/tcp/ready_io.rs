@@ -18,7 +18,6 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
 }
 
-/// Lends the thread's buffer.
 pub(super) fn with_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| work(buffer))
 }

@@ -44,7 +44,6 @@ pub(super) struct Activity {
     pub(super) is_used: AtomicBool,
     /// Whether the last datagram has had no answer.
     pub(super) is_awaited: AtomicBool,
-    /// The number of answers.
     pub(super) answers: AtomicU64,
     /// Whether the ways to the endpoint and to the client take datagrams one by one only.
     pub(super) is_single_in: AtomicBool,

@@ -100,7 +100,6 @@ fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usiz
     })
 }
 
-/// Forwards what was received, flow by flow.
 fn forward(open: &OpenListener, serving: &Serving, buffer: &mut Receiving, flows: &mut Flows) {
     // Keeps the order of each flow.
     buffer.received.sort_by_key(|received| received.from);

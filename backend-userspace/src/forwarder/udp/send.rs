@@ -77,7 +77,6 @@ fn together(datagrams: &[&[u8]]) -> usize {
     same + usize::from(has_last)
 }
 
-/// The number of bytes of datagrams.
 pub(super) fn bytes(datagrams: &[&[u8]]) -> u64 {
     datagrams.iter().map(|datagram| datagram.len() as u64).sum()
 }

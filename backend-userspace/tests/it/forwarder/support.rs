@@ -119,7 +119,6 @@ pub fn connect_from(client: [u8; 4], to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Connects.
 pub fn connect(to: SocketAddr) -> TcpStream {
     connect_from([127, 0, 0, 1], to)
 }

@@ -47,7 +47,6 @@ pub(super) const TROUBLES: [Trouble; 10] = [
     }),
 ];
 
-/// The API server.
 #[derive(Default)]
 pub(super) struct Cluster {
     pub(super) server: Direct,
@@ -81,7 +80,6 @@ impl Cluster {
         self.last = Some(made);
     }
 
-    /// Writes the newest object again.
     pub(super) fn apply_again(&mut self) {
         if let Some(last) = &self.last {
             self.server.store().apply(last.json().clone());
@@ -138,7 +136,6 @@ impl Cluster {
         self.server.requests().iter().skip(requests).any(|request| request.contains("limit="))
     }
 
-    /// Deletes a Service.
     pub(super) fn delete_service(&mut self, service: &ServiceName) {
         self.keep_backup();
         self.server.store().delete(Resource::Services, &service.namespace, &service.name);

@@ -85,7 +85,6 @@ const UNHEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// The most requests of a source in an hour in which nothing happens: a watch lasts 300 s at least.
 const REQUESTS_AN_HOUR: usize = 4 * 13;
 
-/// A step of a story.
 #[derive(Clone, Debug)]
 enum Step {
     /// An object is created or changed; whether it can be read.
@@ -149,7 +148,6 @@ fn calm_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Steps of all kinds.
 fn arbitrary_step() -> impl Strategy<Value = Step> {
     let errno = [libc::EPERM, libc::ENOENT, libc::EEXIST, libc::EBUSY, libc::EINVAL, libc::ENOSPC];
     let errno = select(errno.to_vec());

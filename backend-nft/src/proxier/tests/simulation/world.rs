@@ -210,7 +210,6 @@ fn alive(world: &Mutex<World>, process: usize) -> Result<MutexGuard<'_, World>, 
     }
 }
 
-/// The transport of a process.
 pub(super) fn transport(world: &Arc<Mutex<World>>, process: usize) -> InterceptingTransport {
     let (kernel, at_read, world) = (lock(world).kernel.clone(), world.clone(), world.clone());
     let commits = move |kernel: &mut dyn Transport, transaction: &Transaction| {
