@@ -32,13 +32,7 @@ pub(crate) fn serving(resolved: ResolvedServicePort, address: SocketAddr) -> Ser
 /// Returns the number of packets that have come for a socket of TCP.
 #[cfg(target_os = "linux")]
 pub(crate) fn packets_in(socket: &impl std::os::fd::AsRawFd) -> u32 {
-    // SAFETY: all fields are integers, for which zero is a value.
-    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
-    let mut size = size_of_val(&info) as libc::socklen_t;
-    let (fd, to) = (socket.as_raw_fd(), (&raw mut info).cast());
-    // SAFETY: the kernel writes at most `size` bytes to the pointer, which are those of `info`.
-    unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut size) };
-    info.tcpi_segs_in
+    crate::forwarder::platform::options::tcp_info(socket).unwrap().tcpi_segs_in
 }
 
 /// Returns the warnings that this thread logs meanwhile, each with its fields.

@@ -181,13 +181,9 @@ mod tests {
         Duration::from_secs(n)
     }
 
-    fn member() -> Arc<Member> {
-        Member::new()
-    }
-
     #[test]
     fn one_failure_alone_is_tolerated() {
-        let (member, start) = (member(), Instant::now());
+        let (member, start) = (Member::new(), Instant::now());
         assert!(!member.failed(start));
         assert!(member.succeeded());
         assert!(!member.failed(start), "not in a row");
@@ -197,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_time_doubles_up_to_a_minute() {
-        let (member, mut now) = (member(), Instant::now());
+        let (member, mut now) = (Member::new(), Instant::now());
         member.failed(now);
         for expected in [1, 2, 4, 8, 16, 32, 60, 60] {
             assert!(member.failed(now));
@@ -216,7 +212,7 @@ mod tests {
 
     #[test]
     fn no_news_of_a_trial_are_good_news_until_the_next_failure() {
-        let (member, now) = (member(), Instant::now());
+        let (member, now) = (Member::new(), Instant::now());
         member.failed(now);
         member.failed(now);
         for _ in 0..2 {

@@ -1,7 +1,7 @@
 //! Linux: its limits, its errors, SCTP, the packet filter, and splice(2).
 
 use std::{
-    fs, io, mem,
+    fs, io,
     net::SocketAddr,
     ops::RangeInclusive,
     os::fd::{AsRawFd, OwnedFd},
@@ -19,7 +19,11 @@ use rustix::{
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
-use super::{Message, Pipe, Platform, Receiving, Reuse, datagrams, options::switch_on, sctp};
+use super::{
+    Message, Pipe, Platform, Receiving, Reuse, datagrams,
+    options::{switch_on, tcp_info},
+    sctp,
+};
 
 /// The number of bytes a socket takes ahead of what it can that send, so that a client that does
 /// not read has little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does
@@ -179,21 +183,10 @@ impl Platform for Linux {
     /// `TCP_USER_TIMEOUT` (tcp(7)) would also end connections to an end that answers the probes of
     /// its closed window.
     fn is_silent(&self, socket: &Socket, time: Duration) -> bool {
-        // SAFETY: all fields are integers, for which zero is a value.
-        let mut info: libc::tcp_info = unsafe { mem::zeroed() };
-        let mut size = size_of_val(&info) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `size` bytes to the pointer, which are those of `info`.
-        let result = unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                (&raw mut info).cast(),
-                &raw mut size,
-            )
-        };
-        let is_asked = info.tcpi_retransmits.max(info.tcpi_probes) > 1;
-        result == 0 && is_asked && u128::from(info.tcpi_last_ack_recv) >= time.as_millis()
+        tcp_info(socket).is_some_and(|info| {
+            let is_asked = info.tcpi_retransmits.max(info.tcpi_probes) > 1;
+            is_asked && u128::from(info.tcpi_last_ack_recv) >= time.as_millis()
+        })
     }
 
     /// With CAP_NET_ADMIN, the limits `net.core.rmem_max` and `wmem_max` do not count, which are

@@ -5,7 +5,7 @@ mod datagrams;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
-mod options;
+pub(super) mod options;
 #[cfg(target_os = "linux")]
 mod sctp;
 

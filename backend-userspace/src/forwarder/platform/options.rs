@@ -1,6 +1,6 @@
 //! Options and control data of Linux's sockets that socket2 does not have.
 
-use std::{io, os::fd::AsRawFd};
+use std::{io, mem, os::fd::AsRawFd};
 
 use socket2::Socket;
 
@@ -30,4 +30,16 @@ pub(super) fn switch_on(
         libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), size)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns the state of a socket of TCP (tcp(7), `TCP_INFO`).
+pub(crate) fn tcp_info(socket: &impl AsRawFd) -> Option<libc::tcp_info> {
+    // SAFETY: all fields are integers, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut size = size_of_val(&info) as libc::socklen_t;
+    let (fd, to) = (socket.as_raw_fd(), (&raw mut info).cast());
+    // SAFETY: the kernel writes at most `size` bytes to the pointer, which are those of `info`.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut size) };
+    (result == 0).then_some(info)
 }
