@@ -110,13 +110,42 @@ type Wanted = (Transaction, Vec<&'static str>);
 
 /// The features that the backend needs.
 fn wanted(families: &[Family]) -> Wanted {
-    let mut transaction = Transaction::new();
-    let mut modules = Vec::new();
-    for &family in families {
+    with_rules(families, |family| {
         let (fib, reject) = match family {
             Family::Ip => ("nft_fib_ipv4", "nft_reject_ipv4"),
             Family::Ip6 => ("nft_fib_ipv6", "nft_reject_ipv6"),
         };
+        let key = vec![Selector::DestinationPort];
+        let by_port = Statement::DnatMap { key, map: BY_PORT.into() };
+        vec![
+            (NAT_IN, vec![Statement::FibLocal(Side::Destination)], fib),
+            (NAT_IN, vec![Statement::Protocol(Protocol::Tcp), by_port], "nft_nat"),
+            (NAT_IN, vec![by_slot(SlotChoice::Random, 1)], "nft_numgen"),
+            (NAT_OUT, vec![Statement::Masquerade], "nft_masq"),
+            (FILTER, vec![Statement::CtStateNew], "nft_ct"),
+            (FILTER, vec![Statement::Reject], reject),
+        ]
+    })
+}
+
+fn wanted_for_hashes(families: &[Family]) -> Wanted {
+    let by_hash = || by_slot(Method::Maglev.slot_choice(), table_size(1));
+    with_rules(families, |_| vec![(NAT_IN, vec![by_hash()], "nft_hash")])
+}
+
+fn by_slot(choice: SlotChoice, slots: u32) -> Statement {
+    let (key, map) = (vec![Selector::DestinationPort], BY_SLOT.into());
+    Statement::DnatSlot { protocol: Protocol::Tcp, key, choice, slots, map }
+}
+
+/// Rules of each family, each in a chain and with the module that it needs, and all that they use.
+fn with_rules(
+    families: &[Family],
+    rules: impl Fn(Family) -> Vec<(&'static str, Vec<Statement>, &'static str)>,
+) -> Wanted {
+    let mut transaction = Transaction::new();
+    let mut modules = Vec::new();
+    for &family in families {
         let table = &Table::new(family, TABLE);
         transaction.add_table(table);
         modules.push("nf_tables");
@@ -129,49 +158,16 @@ fn wanted(families: &[Family]) -> Wanted {
             transaction.add_base_chain(table, chain);
             modules.push(module);
         }
-        let (protocol, port) = (Protocol::Tcp, Field::Port(Protocol::Tcp));
+        let port = Field::Port(Protocol::Tcp);
         let endpoint = [family.address_field(), port];
         for (map, key) in [(BY_PORT, vec![port]), (BY_SLOT, vec![port, Field::Slot])] {
             transaction.add_set(table, SetDef::map(map, key, endpoint).into());
             modules.push("nf_tables");
         }
-        let key = vec![Selector::DestinationPort];
-        let by_port = Statement::DnatMap { key: key.clone(), map: BY_PORT.into() };
-        let (choice, map) = (SlotChoice::Random, BY_SLOT.into());
-        let by_slot = Statement::DnatSlot { protocol, key, choice, slots: 1, map };
-        for (chain, statements, module) in [
-            (NAT_IN, vec![Statement::FibLocal(Side::Destination)], fib),
-            (NAT_IN, vec![Statement::Protocol(protocol), by_port], "nft_nat"),
-            (NAT_IN, vec![by_slot], "nft_numgen"),
-            (NAT_OUT, vec![Statement::Masquerade], "nft_masq"),
-            (FILTER, vec![Statement::CtStateNew], "nft_ct"),
-            (FILTER, vec![Statement::Reject], reject),
-        ] {
+        for (chain, statements, module) in rules(family) {
             transaction.add_rule(table, ChainName::new(chain), Rule::new(statements));
             modules.push(module);
         }
-    }
-    transaction.delete_chain(&Table::new(Family::Ip, TABLE), ChainName::new(NO_SUCH_CHAIN));
-    (transaction, modules)
-}
-
-fn wanted_for_hashes(families: &[Family]) -> Wanted {
-    let mut transaction = Transaction::new();
-    let mut modules = Vec::new();
-    for &family in families {
-        let (table, chain) = (&Table::new(family, TABLE), ChainName::new(NAT_IN));
-        let (protocol, port) = (Protocol::Tcp, Field::Port(Protocol::Tcp));
-        let endpoint = [family.address_field(), port];
-        transaction.add_table(table);
-        let (kind, hook) = (ChainKind::Nat, Hook::Prerouting);
-        let base = BaseChain { name: chain.clone(), kind, hook, priority: 0 };
-        transaction.add_base_chain(table, base);
-        transaction.add_set(table, SetDef::map(BY_SLOT, [port, Field::Slot], endpoint).into());
-        let (key, map) = (vec![Selector::DestinationPort], BY_SLOT.into());
-        let choice = Method::Maglev.slot_choice();
-        let by_hash = Statement::DnatSlot { protocol, key, choice, slots: table_size(1), map };
-        transaction.add_rule(table, chain, Rule::new([by_hash]));
-        modules.extend(["nf_tables", "nft_chain_nat", "nf_tables", "nft_hash"]);
     }
     transaction.delete_chain(&Table::new(Family::Ip, TABLE), ChainName::new(NO_SUCH_CHAIN));
     (transaction, modules)

@@ -77,18 +77,14 @@ fn of_pool(pool: &RememberedPool, dump: &TableDump) -> Vec<ElementDump> {
     };
     let clients: HashMap<Key, ElementDump> =
         pool.upstream_sets().filter_map(known).flatten().collect();
-    with_timeout(&pool.clients, clients.into_values())
-}
-
-/// The clients with the time that remains of their map's timeout; without those whose time is over.
-fn with_timeout(map: &SetDef, clients: impl Iterator<Item = ElementDump>) -> Vec<ElementDump> {
-    let timeout = map.timeout.unwrap_or_default();
+    let timeout = pool.clients.timeout.unwrap_or_default();
+    // Without those whose time is over.
     let remaining = |mut client: ElementDump| {
         let expires = client.expires.unwrap_or(timeout).min(timeout);
         client.expires = Some(expires);
         (expires >= Duration::from_secs(1)).then_some(client)
     };
-    clients.filter_map(remaining).collect()
+    clients.into_values().filter_map(remaining).collect()
 }
 
 /// The sweeps of the maps of a pool whose endpoints change.
