@@ -1,8 +1,12 @@
 //! The kernel's schedulers, which choose the real server of a new connection (`ipvsadm(8)`).
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
-use switchyard_core::{model::LbAlgorithm, proxier::Capabilities, state::ResolvedServicePort};
+use switchyard_core::{
+    model::{LbAlgorithm, words},
+    proxier::Capabilities,
+    state::ResolvedServicePort,
+};
 use switchyard_kernel::ipvs::VirtualServer;
 
 /// The largest number of endpoints for which `mh` has a place for each: the size of its table
@@ -50,43 +54,26 @@ fn names() -> String {
     Scheduler::ALL.map(Scheduler::as_str).join(", ")
 }
 
-impl Scheduler {
-    /// Every scheduler.
-    pub const ALL: [Self; 13] = [
-        Self::RoundRobin,
-        Self::WeightedRoundRobin,
-        Self::LeastConnections,
-        Self::WeightedLeastConnections,
-        Self::LocalityLeastConnections,
-        Self::LocalityLeastConnectionsReplicated,
-        Self::SourceHash,
-        Self::DestinationHash,
-        Self::ShortestExpectedDelay,
-        Self::NeverQueue,
-        Self::WeightedFailover,
-        Self::WeightedOverflow,
-        Self::Maglev,
-    ];
-
-    /// The kernel's name of the scheduler.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "rr",
-            Self::WeightedRoundRobin => "wrr",
-            Self::LeastConnections => "lc",
-            Self::WeightedLeastConnections => "wlc",
-            Self::LocalityLeastConnections => "lblc",
-            Self::LocalityLeastConnectionsReplicated => "lblcr",
-            Self::SourceHash => "sh",
-            Self::DestinationHash => "dh",
-            Self::ShortestExpectedDelay => "sed",
-            Self::NeverQueue => "nq",
-            Self::WeightedFailover => "fo",
-            Self::WeightedOverflow => "ovf",
-            Self::Maglev => "mh",
-        }
+// The names that the kernel uses.
+words! {
+    Scheduler {
+        RoundRobin = "rr",
+        WeightedRoundRobin = "wrr",
+        LeastConnections = "lc",
+        WeightedLeastConnections = "wlc",
+        LocalityLeastConnections = "lblc",
+        LocalityLeastConnectionsReplicated = "lblcr",
+        SourceHash = "sh",
+        DestinationHash = "dh",
+        ShortestExpectedDelay = "sed",
+        NeverQueue = "nq",
+        WeightedFailover = "fo",
+        WeightedOverflow = "ovf",
+        Maglev = "mh",
     }
+}
 
+impl Scheduler {
     /// The kernel module that has the scheduler.
     pub fn module(self) -> String {
         format!("ip_vs_{}", self.as_str())
@@ -164,12 +151,6 @@ impl Scheduler {
             Self::SourceHash => VirtualServer::SCHED1,
             _ => 0,
         }
-    }
-}
-
-impl fmt::Display for Scheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

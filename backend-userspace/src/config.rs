@@ -1,15 +1,15 @@
 //! The configuration of the backend.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::sync::Arc;
 
-use switchyard_core::model::PerFamily;
+use switchyard_core::model::{PerFamily, words};
 
 use crate::{
     capture::loopback::ShowTable,
     forwarder::{Counters, ForwarderConfig},
 };
 
-/// The way that the traffic of Services reaches the proxy.
+/// The way that the traffic of Services reaches the proxy, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
     /// `nftables`: rules in its own table redirect traffic.
@@ -22,33 +22,12 @@ pub enum CaptureMode {
     Loopback,
 }
 
-impl CaptureMode {
-    /// All kinds, the best first.
-    pub const ALL: [Self; 4] = [Self::Nftables, Self::Iptables, Self::Addresses, Self::Loopback];
-
-    /// The name of the kind.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Nftables => "nftables",
-            Self::Iptables => "iptables",
-            Self::Addresses => "addresses",
-            Self::Loopback => "loopback",
-        }
-    }
-}
-
-impl fmt::Display for CaptureMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for CaptureMode {
-    type Err = ();
-
-    /// Reads a name of [`CaptureMode::as_str`].
-    fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or(())
+words! {
+    CaptureMode: FromStr {
+        Nftables = "nftables",
+        Iptables = "iptables",
+        Addresses = "addresses",
+        Loopback = "loopback",
     }
 }
 

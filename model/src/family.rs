@@ -1,8 +1,10 @@
 //! IPv4 and IPv6.
 
-use std::{fmt, net::IpAddr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+
+use crate::words;
 
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,10 +18,10 @@ pub enum IpFamily {
     V6,
 }
 
-impl IpFamily {
-    /// Both families, IPv4 first.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+// The names that the API and kube-proxy's metrics use.
+words! { IpFamily { V4 = "IPv4", V6 = "IPv6" } }
 
+impl IpFamily {
     /// The family of an address.
     pub fn of(address: &IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
@@ -28,20 +30,6 @@ impl IpFamily {
     /// The family of a network.
     pub fn of_net(net: &IpNet) -> Self {
         Self::of(&net.addr())
-    }
-
-    /// The name the API and kube-proxy's metrics use: `IPv4` or `IPv6`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        }
-    }
-}
-
-impl fmt::Display for IpFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

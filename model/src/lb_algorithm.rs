@@ -1,6 +1,6 @@
 //! The ways in which new connections are shared out among endpoints.
 
-use std::{fmt, str::FromStr};
+use crate::words;
 
 /// The way that new connections to a Service port are shared out among the endpoints of a pool, in
 /// proportion to the weights of the endpoints.
@@ -42,54 +42,20 @@ pub enum LbAlgorithm {
     WeightedOverflow,
 }
 
-impl LbAlgorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 12] = [
-        Self::Random,
-        Self::RoundRobin,
-        Self::SourceHash,
-        Self::Maglev,
-        Self::LeastConnections,
-        Self::ShortestExpectedDelay,
-        Self::NeverQueue,
-        Self::LocalityLeastConnections,
-        Self::LocalityLeastConnectionsReplicated,
-        Self::DestinationHash,
-        Self::WeightedFailover,
-        Self::WeightedOverflow,
-    ];
-
-    /// The name of the algorithm in annotations and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Random => "random",
-            Self::RoundRobin => "round-robin",
-            Self::SourceHash => "source-hash",
-            Self::Maglev => "maglev",
-            Self::LeastConnections => "least-connections",
-            Self::ShortestExpectedDelay => "shortest-expected-delay",
-            Self::NeverQueue => "never-queue",
-            Self::LocalityLeastConnections => "locality-least-connections",
-            Self::LocalityLeastConnectionsReplicated => "locality-least-connections-replicated",
-            Self::DestinationHash => "destination-hash",
-            Self::WeightedFailover => "weighted-failover",
-            Self::WeightedOverflow => "weighted-overflow",
-        }
-    }
-}
-
-impl fmt::Display for LbAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for LbAlgorithm {
-    type Err = ();
-
-    /// Reads a name of [`LbAlgorithm::as_str`].
-    fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|lb_algorithm| lb_algorithm.as_str() == text).ok_or(())
+words! {
+    LbAlgorithm: FromStr {
+        Random = "random",
+        RoundRobin = "round-robin",
+        SourceHash = "source-hash",
+        Maglev = "maglev",
+        LeastConnections = "least-connections",
+        ShortestExpectedDelay = "shortest-expected-delay",
+        NeverQueue = "never-queue",
+        LocalityLeastConnections = "locality-least-connections",
+        LocalityLeastConnectionsReplicated = "locality-least-connections-replicated",
+        DestinationHash = "destination-hash",
+        WeightedFailover = "weighted-failover",
+        WeightedOverflow = "weighted-overflow",
     }
 }
 

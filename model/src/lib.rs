@@ -14,6 +14,7 @@ mod proxy_protocol;
 mod tables;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod words;
 
 pub use self::{
     address::{AddressError, aggregated, parse_cidr, parse_ip},

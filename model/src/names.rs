@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use super::IpFamily;
+use crate::{IpFamily, words};
 
 /// A transport protocol a Service port may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,10 +17,10 @@ pub enum Protocol {
     Sctp,
 }
 
-impl Protocol {
-    /// All protocols.
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+// The names that the API uses.
+words! { Protocol { Tcp = "TCP", Udp = "UDP", Sctp = "SCTP" } }
 
+impl Protocol {
     /// The number in the IP header (IANA protocol numbers).
     pub fn number(self) -> u8 {
         match self {
@@ -38,21 +38,6 @@ impl Protocol {
             Self::Sctp => "sctp",
         }
     }
-
-    /// The name the API uses: `TCP`, `UDP`, `SCTP`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 impl FromStr for Protocol {
@@ -60,12 +45,8 @@ impl FromStr for Protocol {
 
     /// Reads the API's name; the empty string is TCP, the API's default.
     fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "" | "TCP" => Ok(Self::Tcp),
-            "UDP" => Ok(Self::Udp),
-            "SCTP" => Ok(Self::Sctp),
-            _ => Err(()),
-        }
+        let text = if text.is_empty() { "TCP" } else { text };
+        Self::ALL.into_iter().find(|protocol| protocol.as_str() == text).ok_or(())
     }
 }
 

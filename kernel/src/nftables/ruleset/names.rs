@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use switchyard_model::IpFamily;
+use switchyard_model::{IpFamily, words};
 
 use super::Field;
 
@@ -15,18 +15,10 @@ pub enum Family {
     Ip6,
 }
 
+// The words of nft's syntax, for tables and for header fields.
+words! { Family { Ip = "ip", Ip6 = "ip6" } }
+
 impl Family {
-    /// Both families, IPv4 first.
-    pub const ALL: [Self; 2] = [Self::Ip, Self::Ip6];
-
-    /// The family's word in nft's syntax, for tables and for header fields.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ip => "ip",
-            Self::Ip6 => "ip6",
-        }
-    }
-
     /// The type of this family's addresses, in the key or data of a set.
     pub fn address_field(self) -> Field {
         match self {
@@ -51,12 +43,6 @@ impl From<Family> for IpFamily {
             Family::Ip => Self::V4,
             Family::Ip6 => Self::V6,
         }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

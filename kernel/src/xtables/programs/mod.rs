@@ -7,7 +7,7 @@ mod run;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use switchyard_model::IpFamily;
+use switchyard_model::{IpFamily, words};
 
 pub use self::{
     error::{MissingPrograms, ToolError},
@@ -24,30 +24,16 @@ pub enum Flavour {
     Nft,
 }
 
+// The words in the names of programs.
+words! { Flavour { Legacy = "legacy", Nft = "nft" } }
+
 impl Flavour {
-    /// Both flavours.
-    pub const ALL: [Self; 2] = [Self::Legacy, Self::Nft];
-
-    /// The word in the names of programs: `legacy` or `nft`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Legacy => "legacy",
-            Self::Nft => "nft",
-        }
-    }
-
     /// The flavour that is not this one.
     pub fn other(self) -> Self {
         match self {
             Self::Legacy => Self::Nft,
             Self::Nft => Self::Legacy,
         }
-    }
-}
-
-impl fmt::Display for Flavour {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
