@@ -23,7 +23,7 @@ use switchyard_kernel::nftables::{
     testing::{InterceptingTransport, spoil},
 };
 use switchyard_nft::{NftConfig, NftProxier};
-use test_netns::run;
+use test_netns::{iptables_lines, nft_lines, run};
 
 use crate::{
     capture::redirect::Redirect,
@@ -115,44 +115,6 @@ fn without_ports(line: &str) -> String {
     [&parts[..1], &rest].concat().join("-SEP-")
 }
 
-/// The lines of all tables, each with the blocks that it is in, and with one element each.
-fn tables() -> Vec<String> {
-    let (mut lines, mut table, mut block) = (Vec::new(), String::new(), String::new());
-    for line in run("nft -s list ruleset").lines().map(str::trim) {
-        if let Some(name) = line.strip_suffix(" {") {
-            let is_table = name.starts_with("table ");
-            (if is_table { &mut table } else { &mut block }).replace_range(.., name);
-            if is_table {
-                block.clear();
-            }
-            lines.push(format!("{table} {block}"));
-            continue;
-        }
-        let text = line.trim_start_matches("elements = { ").trim_end_matches([',', ' ', '}']);
-        let has_elements = block.starts_with("map") && !line.contains("flags");
-        let parts: Vec<&str> = if has_elements { text.split(", ").collect() } else { vec![text] };
-        let parts = parts.into_iter().filter(|part| !part.is_empty());
-        lines.extend(parts.map(|part| format!("{table} {block}: {part}")));
-    }
-    lines
-}
-
-fn saved() -> Vec<String> {
-    let mut lines = Vec::new();
-    for program in ["iptables-nft-save", "ip6tables-nft-save"] {
-        let mut table = String::new();
-        for line in run(program).lines().filter(|line| !line.starts_with('#')) {
-            match line.strip_prefix('*') {
-                Some(name) => table.replace_range(.., name),
-                // The chains of the kernel's own stay when they were used.
-                None if line == "COMMIT" || line.ends_with(" ACCEPT [0:0]") => {}
-                None => lines.push(format!("{program} {table} {line}")),
-            }
-        }
-    }
-    lines
-}
-
 impl Subject for Redirected {
     type Backend = UserspaceProxier;
 
@@ -172,8 +134,8 @@ impl Subject for Redirected {
 
     fn dump(&self) -> String {
         let mut lines = match self.rules {
-            Rules::Nft => tables(),
-            Rules::Iptables => saved(),
+            Rules::Nft => nft_lines(),
+            Rules::Iptables => iptables_lines(),
         };
         let addresses = run("ip -brief address");
         lines.extend(addresses.lines().map(|line| line.replace("UNKNOWN", "").replace(' ', "")));

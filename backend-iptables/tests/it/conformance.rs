@@ -1,6 +1,6 @@
 //! The stories that every backend passes, and what they need of this one, with either flavour.
 
-use std::{collections::BTreeMap, fs, ops::Range, os::unix::fs::PermissionsExt, path::Path};
+use std::{collections::BTreeMap, ops::Range};
 
 use switchyard_core::{
     model::IpFamily,
@@ -8,7 +8,7 @@ use switchyard_core::{
     testing::conformance::{Damage, RefusedPart, Subject},
 };
 use switchyard_iptables::{Flavour, IptablesProxier, render};
-use tempfile::TempDir;
+use test_netns::RefusableIptables;
 
 use crate::common::{Tables, in_namespace, iptables_config, web_chain};
 
@@ -18,68 +18,13 @@ switchyard_core::conformance!(nft, Iptables::new(Flavour::Nft));
 /// The backend with one flavour, whose runs of `iptables-restore` can be refused.
 struct Iptables {
     flavour: Flavour,
-    /// The programs, of which the restoring ones count their runs, and fail if they should.
-    programs: TempDir,
+    programs: RefusableIptables,
 }
-
-/// Stands in front of `iptables-restore`. The file `range` has the runs that fail.
-const RESTORE: &str = r#"#!/bin/sh
-if [ -e DIRECTORY/range ]; then
-    read from end < DIRECTORY/range
-    run=$(wc -c < DIRECTORY/runs)
-    printf . >> DIRECTORY/runs
-    if [ "$run" -ge "$from" ] && [ "$run" -lt "$end" ]; then
-        printf . >> DIRECTORY/refused
-        cat > /dev/null
-        echo "refused by a test" >&2
-        exit 1
-    fi
-fi
-if [ -e DIRECTORY/family ] && [ "$(cat DIRECTORY/family)" = BASE ]; then
-    cat > /dev/null
-    echo "refused by a test" >&2
-    exit 1
-fi
-if [ -e DIRECTORY/comment ] && [ "$(cat DIRECTORY/base)" = BASE ]; then
-    sed "s|^\(-[AI] .*$(cat DIRECTORY/comment).*\)|\1 --no-such-option|" | PROGRAM "$@"
-    exit
-fi
-exec PROGRAM "$@"
-"#;
 
 impl Iptables {
     fn new(flavour: Flavour) -> Self {
-        let programs = tempfile::tempdir().expect("a directory");
-        for base in ["iptables", "ip6tables"] {
-            for suffix in ["", "-save", "-restore"] {
-                let name = format!("{base}-{flavour}{suffix}");
-                let (installed, path) = (installed(&name), programs.path().join(&name));
-                if suffix != "-restore" {
-                    std::os::unix::fs::symlink(installed, path).expect("a link");
-                    continue;
-                }
-                let script = RESTORE
-                    .replace("DIRECTORY", programs.path().to_str().expect("text"))
-                    .replace("BASE", base)
-                    .replace("PROGRAM", &installed);
-                fs::write(&path, script).expect("written");
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
-            }
-        }
-        Self { flavour, programs }
+        Self { flavour, programs: RefusableIptables::new(flavour) }
     }
-
-    fn file(&self, name: &str) -> std::path::PathBuf {
-        self.programs.path().join(name)
-    }
-}
-
-/// The path of an installed program.
-pub fn installed(name: &str) -> String {
-    let path = std::env::var("PATH").expect("a path");
-    let found = path.split(':').map(|directory| format!("{directory}/{name}"));
-    let mut found = found.filter(|path| Path::new(path).exists());
-    found.next().unwrap_or_else(|| panic!("{name} is not installed"))
 }
 
 impl Subject for Iptables {
@@ -91,7 +36,7 @@ impl Subject for Iptables {
 
     fn open(&self) -> IptablesProxier {
         let mut config = iptables_config(self.flavour);
-        config.programs.directory = Some(self.programs.path().to_owned());
+        config.programs.directory = Some(self.programs.directory().to_owned());
         IptablesProxier::new(config).expect("they are installed")
     }
 
@@ -199,40 +144,15 @@ impl Subject for Iptables {
     }
 
     fn refuse(&self, transactions: Range<usize>) {
-        for name in ["range", "runs", "refused"] {
-            let _ = fs::remove_file(self.file(name));
-        }
-        if !transactions.is_empty() {
-            // The shell counts in fewer bits.
-            let Range { start, end } = transactions;
-            fs::write(self.file("runs"), "").expect("written");
-            let range = format!("{start} {}\n", end.min(1_000_000));
-            fs::write(self.file("range"), range).expect("written");
-        }
+        self.programs.refuse(transactions);
     }
 
     fn refuse_part(&self, part: Option<&RefusedPart>) {
-        for name in ["family", "comment", "base"] {
-            let _ = fs::remove_file(self.file(name));
-        }
-        let base = |family| match family {
-            IpFamily::V4 => "iptables",
-            IpFamily::V6 => "ip6tables",
-        };
-        match part {
-            Some(RefusedPart::Port(id)) => {
-                fs::write(self.file("base"), base(id.family)).expect("written");
-                fs::write(self.file("comment"), id.name.to_string()).expect("written");
-            }
-            Some(RefusedPart::Family(family)) => {
-                fs::write(self.file("family"), base(*family)).expect("written");
-            }
-            None => {}
-        }
+        self.programs.refuse_part(part.map(RefusedPart::names));
     }
 
     fn refused(&self) -> usize {
-        fs::read(self.file("refused")).map_or(0, |dots| dots.len())
+        self.programs.refused()
     }
 
     fn stories(&self) -> u32 {

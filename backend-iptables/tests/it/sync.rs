@@ -1,9 +1,8 @@
 //! Single syncs with a real kernel: how much they send, what they repair, and what they leave
 //! alone. Each test runs once with each flavour.
 
-use crate::{
-    common::{Tables, config, in_namespace, iptables_config, proxier, start, web_chain, with_each},
-    conformance::installed,
+use crate::common::{
+    Tables, config, in_namespace, iptables_config, proxier, start, web_chain, with_each,
 };
 use switchyard_core::{
     config::LocalPodsConfig,
@@ -11,6 +10,7 @@ use switchyard_core::{
     testing::{Stepped, service, web, web_slice},
 };
 use switchyard_iptables::{Flavour, IptablesProxier};
+use test_netns::RefusableIptables;
 
 #[test]
 fn a_sync_sends_what_changed_and_no_more() {
@@ -86,21 +86,14 @@ fn a_refused_line_is_named_and_the_rest_is_not_lost() {
 #[test]
 fn a_family_whose_programs_cannot_be_run_costs_the_other_nothing() {
     with_each(|flavour| {
-        let programs = tempfile::tempdir().expect("a directory");
-        let bases = ["iptables", "ip6tables"].into_iter();
-        for name in bases.flat_map(|base| {
-            ["", "-save", "-restore"].map(|suffix| format!("{base}-{flavour}{suffix}"))
-        }) {
-            std::os::unix::fs::symlink(installed(&name), programs.path().join(&name))
-                .expect("a link");
-        }
+        let programs = RefusableIptables::new(flavour);
         let mut made = iptables_config(flavour);
-        made.programs.directory = Some(programs.path().to_owned());
+        made.programs.directory = Some(programs.directory().to_owned());
         let mut proxy =
             Stepped::new(config(), IptablesProxier::new(made).expect("they are installed"));
         proxy.sync(web());
-        std::fs::remove_file(programs.path().join(format!("ip6tables-{flavour}-save")))
-            .expect("a link");
+        let save = programs.directory().join(format!("ip6tables-{flavour}-save"));
+        std::fs::remove_file(save).expect("a link");
         let tables = Tables::v4(flavour);
         tables.run("-t filter -F KUBE-FORWARD");
         let report = proxy.full();

@@ -1,8 +1,6 @@
 //! The stories that every backend passes. IPVS does not announce changes: the monitor is that of
 //! rules and addresses.
 
-use switchyard_core::testing::conformance;
-
 use super::{on_ipvs, subject::IpvsSubject};
 
 switchyard_core::conformance!(nft, on_ipvs!(IpvsSubject::nft()));
@@ -11,18 +9,9 @@ switchyard_core::conformance!(nft, on_ipvs!(IpvsSubject::nft()));
 mod iptables {
     use super::*;
 
-    #[test]
-    fn a_restart_sends_nothing() {
-        conformance::a_restart_sends_nothing(&on_ipvs!(IpvsSubject::iptables()));
-    }
-
-    #[test]
-    fn damage_is_repaired_and_named() {
-        conformance::damage_is_repaired_and_named(&on_ipvs!(IpvsSubject::iptables()));
-    }
-
-    #[test]
-    fn a_refused_family_costs_the_other_nothing() {
-        conformance::a_refused_family_costs_the_other_nothing(&on_ipvs!(IpvsSubject::iptables()));
-    }
+    switchyard_core::conformance!(@stories on_ipvs!(IpvsSubject::iptables());
+        a_restart_sends_nothing
+        damage_is_repaired_and_named
+        a_refused_family_costs_the_other_nothing
+    );
 }

@@ -2,10 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     net::{IpAddr, SocketAddr},
     ops::Range,
-    os::unix::fs::PermissionsExt,
     sync::{Arc, Mutex},
 };
 
@@ -17,13 +15,12 @@ use switchyard_iptables::{IptablesConfig, IptablesProxier};
 use switchyard_kernel::{
     ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer},
     nftables::{
-        OperationKind, Rule, Statement, TransportError, TransportKind, Verdict,
-        testing::InterceptingTransport,
+        TransportError, TransportKind,
+        testing::{InterceptingTransport, spoil},
     },
 };
 use switchyard_nft::{NftConfig, NftProxier};
-use tempfile::TempDir;
-use test_netns::{run, try_run};
+use test_netns::{RefusableIptables, iptables_lines, nft_lines, run, try_run};
 
 use crate::{
     DEVICE, IpvsConfig, Scheduler, probe,
@@ -41,7 +38,7 @@ enum Packets {
     /// A table, whose transactions can be refused.
     Nft(Refusals),
     /// Programs of iptables, which can be made to fail.
-    Iptables(TempDir),
+    Iptables(RefusableIptables),
 }
 
 /// The backend, in namespaces whose kernel can be made to refuse.
@@ -61,7 +58,7 @@ impl IpvsSubject {
 
     /// The backend with iptables; none on a kernel without IPVS.
     pub(super) fn iptables() -> Option<Self> {
-        Self::new(Packets::Iptables(programs()))
+        Self::new(Packets::Iptables(RefusableIptables::new("nft")))
     }
 
     fn new(packets: Packets) -> Option<Self> {
@@ -73,31 +70,21 @@ impl IpvsSubject {
         match &self.packets {
             Packets::Iptables(programs) => {
                 let mut config = IptablesConfig::default();
-                config.programs.directory = Some(programs.path().to_owned());
+                config.programs.directory = Some(programs.directory().to_owned());
                 config.beneath_ipvs = true;
                 Rules::new(Box::new(IptablesProxier::new(config).unwrap()))
             }
             Packets::Nft(refusals) => {
                 let (refusals, family) = (refusals.clone(), self.family.clone());
-                let refused = || TransportError::Malformed("refused by a test".to_owned());
                 let transport = TransportKind::Netlink.open().unwrap();
                 let transport = InterceptingTransport::altering(transport, move |transaction| {
-                    // What leads to a chain that is not there is refused.
-                    let mut of_family = *family.lock().unwrap();
-                    for operation in transaction.operations_mut() {
-                        if let OperationKind::AddRule(_, rule) = &mut operation.kind
-                            && of_family
-                                .take_if(|f| IpFamily::from(operation.table.family) == *f)
-                                .is_some()
-                        {
-                            *rule =
-                                Rule::new([Statement::Verdict(Verdict::Goto("nowhere".into()))]);
-                        }
+                    if let Some(family) = *family.lock().unwrap() {
+                        spoil(transaction, family, None);
                     }
-                    if refusals.is_next_refused() {
-                        return Err(refused());
+                    match refusals.is_next_refused() {
+                        true => Err(TransportError::Malformed("refused by a test".to_owned())),
+                        false => Ok(()),
                     }
-                    Ok(())
                 });
                 let mut config = NftConfig::default();
                 config.beneath_ipvs = true;
@@ -135,56 +122,10 @@ impl IpvsSubject {
     /// Everything of the packet filter, a line for each object.
     fn rules(&self) -> Vec<String> {
         match self.packets {
-            Packets::Nft(_) => tables(),
-            Packets::Iptables(_) => {
-                let mut lines = Vec::new();
-                for program in ["iptables-nft-save", "ip6tables-nft-save"] {
-                    let mut table = "";
-                    let saved = run(program);
-                    for line in saved.lines().filter(|line| !line.starts_with('#')) {
-                        match line.strip_prefix('*') {
-                            Some(name) => table = name,
-                            None => lines.push(format!("{program} {table} {line}")),
-                        }
-                    }
-                }
-                lines
-            }
+            Packets::Nft(_) => nft_lines(),
+            Packets::Iptables(_) => iptables_lines(),
         }
     }
-}
-
-/// The lines of the nft tables with the blocks that they are in, one for each element.
-fn tables() -> Vec<String> {
-    let listed = run("nft -s list ruleset");
-    let mut lines = Vec::new();
-    let mut table = String::new();
-    let mut block = String::new();
-    for line in listed.lines().map(str::trim) {
-        match line.strip_suffix(" {") {
-            Some(name) if name.starts_with("table ") => {
-                name.clone_into(&mut table);
-                block.clear();
-                lines.push(table.clone());
-            }
-            Some(name) => {
-                name.clone_into(&mut block);
-                lines.push(format!("{table} {block}"));
-            }
-            None => {
-                let text = line.trim_start_matches("elements = { ");
-                let text = text.trim_end_matches([',', ' ', '}']);
-                if !text.is_empty() {
-                    let several = block.starts_with("set") || block.starts_with("map");
-                    let parts = text.split(", ").filter(|_| several && !line.contains("flags"));
-                    let parts: Vec<&str> = parts.collect();
-                    let parts = if parts.is_empty() { vec![text] } else { parts };
-                    lines.extend(parts.iter().map(|part| format!("{table} {block}: {part}")));
-                }
-            }
-        }
-    }
-    lines
 }
 
 /// The name of the chain that a line of a table is about.
@@ -199,44 +140,6 @@ fn name(selector: &Selector) -> String {
         }
         Selector::Mark { family, mark } => format!("{family} mark {mark}"),
     }
-}
-
-/// Programs of iptables that fail while there is a file `ip6tables` or `iptables`, or by the file
-/// `range`, which has the runs of `iptables-restore` that fail.
-fn programs() -> TempDir {
-    const SCRIPT: &str = r#"#!/bin/sh
-if [ -e DIRECTORY/BASE-fails ]; then
-    echo "refused by a test" >&2
-    exit 1
-fi
-if [ KIND = restore ] && [ -e DIRECTORY/range ]; then
-    read from end < DIRECTORY/range
-    run=$(wc -c < DIRECTORY/runs)
-    printf . >> DIRECTORY/runs
-    if [ "$run" -ge "$from" ] && [ "$run" -lt "$end" ]; then
-        printf . >> DIRECTORY/refused
-        cat > /dev/null
-        echo "refused by a test" >&2
-        exit 1
-    fi
-fi
-exec NAME "$@"
-"#;
-    let programs = tempfile::tempdir().unwrap();
-    for base in ["iptables", "ip6tables"] {
-        for kind in ["", "-save", "-restore"] {
-            let name = format!("{base}-nft{kind}");
-            let script = SCRIPT
-                .replace("DIRECTORY", programs.path().to_str().unwrap())
-                .replace("BASE", base)
-                .replace("KIND", kind.trim_start_matches('-'))
-                .replace("NAME", &name);
-            let path = programs.path().join(name);
-            fs::write(&path, script).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-    }
-    programs
 }
 
 impl Subject for IpvsSubject {
@@ -352,27 +255,14 @@ impl Subject for IpvsSubject {
     fn refuse(&self, transactions: Range<usize>) {
         match &self.packets {
             Packets::Nft(refusals) => refusals.set(transactions),
-            Packets::Iptables(programs) => {
-                for name in ["range", "runs", "refused"] {
-                    let _ = fs::remove_file(programs.path().join(name));
-                }
-                if !transactions.is_empty() {
-                    // The shell counts in fewer bits.
-                    let Range { start, end } = transactions;
-                    fs::write(programs.path().join("runs"), "").unwrap();
-                    let range = format!("{start} {}\n", end.min(1_000_000));
-                    fs::write(programs.path().join("range"), range).unwrap();
-                }
-            }
+            Packets::Iptables(programs) => programs.refuse(transactions),
         }
     }
 
     fn refused(&self) -> usize {
         match &self.packets {
             Packets::Nft(refusals) => refusals.count(),
-            Packets::Iptables(programs) => {
-                fs::read(programs.path().join("refused")).map_or(0, |dots| dots.len())
-            }
+            Packets::Iptables(programs) => programs.refused(),
         }
     }
 
@@ -391,13 +281,7 @@ impl Subject for IpvsSubject {
         };
         *self.family.lock().unwrap() = family;
         if let Packets::Iptables(programs) = &self.packets {
-            for (base, of) in [("iptables", IpFamily::V4), ("ip6tables", IpFamily::V6)] {
-                let file = programs.path().join(format!("{base}-fails"));
-                match family == Some(of) {
-                    true => fs::write(file, "").unwrap(),
-                    false => drop(fs::remove_file(file)),
-                }
-            }
+            programs.refuse_part(family.map(|family| (family, None)));
         }
     }
 

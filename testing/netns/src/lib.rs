@@ -4,9 +4,10 @@
 //!
 //! Tests that put several hosts together use `packet_rig::NetNs`.
 //!
-//! [`run`] runs a program. [`nft_trixie`] brings a second version of nft. [`wait`] repeats a look
-//! at what another program does. [`skipped`] records a test that this machine cannot run. [`Tun`] is
-//! an interface for packets that a test makes.
+//! [`run`] runs a program. [`nft_trixie`] brings a second version of nft, and [`RefusableIptables`]
+//! has the programs of iptables fail. [`wait`] repeats a look at what another program does.
+//! [`skipped`] records a test that this machine cannot run. [`Tun`] is an interface for packets that
+//! a test makes.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +15,9 @@
     reason = "what tests are made of fails by panics"
 )]
 
+mod iptables;
 mod nft;
+mod rules;
 mod run;
 mod skipped;
 mod tun;
@@ -23,7 +26,9 @@ pub mod wait;
 use std::{io, panic, thread};
 
 pub use self::{
+    iptables::RefusableIptables,
     nft::nft_trixie,
+    rules::{iptables_lines, nft_lines},
     run::{run, run_with, try_run},
     skipped::{skipped, skipped_test},
     tun::Tun,
