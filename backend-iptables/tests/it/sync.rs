@@ -4,11 +4,7 @@
 use crate::common::{
     Tables, config, in_namespace, iptables_config, proxier, start, web_chain, with_each,
 };
-use switchyard_core::{
-    config::LocalPodsConfig,
-    proxier::DegradedPort,
-    testing::{Stepped, service, web, web_slice},
-};
+use switchyard_core::testing::{Stepped, service, web, web_slice};
 use switchyard_iptables::{Flavour, IptablesProxier};
 use test_netns::RefusableIptables;
 
@@ -61,29 +57,6 @@ fn many_changes_at_once_are_as_good_as_one_by_one() {
 }
 
 #[test]
-fn a_refused_line_is_named_and_the_rest_is_not_lost() {
-    with_each(|flavour| {
-        // Longer than names of interfaces can be.
-        let pods = LocalPodsConfig::BridgeInterface("a-bridge-with-a-long-name".to_owned());
-        let mut proxy = start(flavour, {
-            let mut made = config();
-            made.local_pods = pods;
-            made
-        });
-        proxy.apply(web());
-        let skipped = proxy.try_sync().expect("all else is programmed").degraded;
-        let [DegradedPort { reason, .. }] = &skipped[..] else { panic!("{skipped:?}") };
-        assert!(reason.contains("refuses line "), "{reason}");
-        assert!(reason.contains("! -i a-bridge-with-a-long-name -p tcp"), "{reason}");
-        assert!(!Tables::v4(flavour).save().contains("10.96.0.1"), "nothing is half done");
-
-        // Without the Service that needs it, there is nothing to refuse.
-        proxy.sync([service("web", "10.96.0.1").delete()]);
-        assert_eq!(Tables::v4(flavour).chain("nat", "POSTROUTING").len(), 1);
-    });
-}
-
-#[test]
 fn a_family_whose_programs_cannot_be_run_costs_the_other_nothing() {
     with_each(|flavour| {
         let programs = RefusableIptables::new(flavour);
@@ -124,58 +97,18 @@ fn a_chain_that_others_lead_to_is_emptied() {
 }
 
 #[test]
-fn a_clean_up_leaves_the_firewall_alone_of_both_flavours_and_can_be_repeated() {
+fn chains_of_the_other_flavour_go_with_the_first_sync_and_the_clean_up() {
     in_namespace(|| {
-        let tables = || {
-            let all = Flavour::ALL.map(Tables::both);
-            all.map(|both| both.map(|tables| tables.save()))
-        };
-        const THEIRS: &str = "*mangle\n-A OUTPUT -j ACCEPT\nCOMMIT\n*filter\n-A OUTPUT -j ACCEPT\n\
-                              COMMIT\n*nat\n-A OUTPUT -j ACCEPT\nCOMMIT\n";
-        for tables in Flavour::ALL.map(Tables::both).as_flattened() {
-            tables.restore(THEIRS);
-        }
-        let before = tables();
+        let synced =
+            || Flavour::ALL.map(|flavour| Tables::v4(flavour).save().contains(":KUBE-SERVICES "));
         let mut proxies = Flavour::ALL.map(|flavour| start(flavour, config()));
-        proxies[0].clean_up();
-        assert_eq!(tables(), before);
-        for proxy in &mut proxies {
-            // One Service has a chain of its own in the filter table.
-            let limited = service("limited", "10.96.0.2").port("http", "TCP", 80);
-            let limited = limited.set("spec.type", "LoadBalancer").ingress("192.0.2.2");
-            let ranges = serde_json::json!(["203.0.113.0/24"]);
-            let limited = limited.set("spec.loadBalancerSourceRanges", ranges).apply();
-            proxy.sync(web().into_iter().chain([limited]));
-            assert!(
-                tables().iter().flatten().any(|text| text.contains("203.0.113.0/24 -j RETURN"))
-            );
-        }
-        // The second one's first sync removes the first one's chains.
-        assert!(!Tables::v4(Flavour::Legacy).save().contains(":KUBE-SERVICES "));
+        proxies[0].sync(web());
+        proxies[1].sync(web());
+        assert_eq!(synced(), [false, true]);
         proxies[0].full();
-        let all = tables();
-        assert!(all.iter().all(|families| families[0].contains(":KUBE-SERVICES ")), "{all:#?}");
-        let is_firewall = |line: &&str| line.contains("KUBE-FIREWALL");
-        let without_firewall = || {
-            let others = |text: String| -> Vec<String> {
-                text.lines().filter(|line| !is_firewall(line)).map(str::to_owned).collect()
-            };
-            tables().map(|families| families.map(others))
-        };
-        let lines = |text: &String| text.lines().map(str::to_owned).collect::<Vec<_>>();
-        let before = before.each_ref().map(|families| families.each_ref().map(lines));
+        assert_eq!(synced(), [true, true]);
         proxies[0].clean_up();
-        assert_eq!(without_firewall(), before);
-        proxies[1].clean_up();
-        assert_eq!(without_firewall(), before);
-        // As long as loopback addresses are routed, they must be protected: the chain, its rule,
-        // and two jumps.
-        for families in tables() {
-            assert_eq!(families.map(|text| text.lines().filter(is_firewall).count()), [4, 0]);
-        }
-        // And it can go on.
-        proxies[1].full();
-        assert!(Tables::v4(Flavour::Nft).save().contains("10.96.0.1"));
+        assert_eq!(synced(), [false, false]);
     });
 }
 

