@@ -25,7 +25,6 @@ impl Backend for IptablesBackend {
         PROFILE
     }
 
-    /// Runs the programs.
     fn probe(&self) -> Result<Probed, ProxierError> {
         let (config, tools) = (self.config.clone(), find_tools(&self.config)?);
         let families = tools.families();
@@ -41,7 +40,6 @@ impl Backend for IptablesBackend {
         }
     }
 
-    /// Runs the programs.
     fn dump(&self, most: usize) -> Vec<KernelTable> {
         dump::dump(&self.config, most)
     }

@@ -8,7 +8,6 @@ use switchyard_kernel::xtables::{Alteration, TableMonitor, TableRecord, Tools, W
 
 use crate::layout::{Settings, fixed};
 
-/// The backend's monitor.
 #[derive(Debug)]
 pub(crate) struct Monitor(TableMonitor);
 

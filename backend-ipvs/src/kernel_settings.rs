@@ -37,7 +37,6 @@ impl Unset {
         Ok(self.optional)
     }
 
-    /// Returns all of them.
     pub(crate) fn all(self) -> Vec<KernelSettingError> {
         self.required.into_iter().chain(self.optional).collect()
     }

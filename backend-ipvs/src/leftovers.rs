@@ -90,25 +90,18 @@ fn owned() -> OwnedChains {
 /// Why something of ipvs mode could not be removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeftoverError {
-    /// The rules.
     #[error("cannot remove all rules")]
     Rules(#[source] switchyard_kernel::xtables::LeftoverError),
-    /// The virtual servers.
     #[error("cannot delete the virtual servers")]
     VirtualServers(#[source] Error),
-    /// The list of sets.
     #[error("cannot list the ipsets")]
     Sets(#[source] Error),
-    /// One of the sets.
     #[error("cannot destroy the ipset {name}")]
     Set {
-        /// The name of the set.
         name: String,
-        /// The kernel's answer.
         #[source]
         source: DestroyError,
     },
-    /// The device.
     #[error(transparent)]
     Device(DeviceError),
 }

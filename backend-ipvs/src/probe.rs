@@ -103,12 +103,10 @@ pub(crate) fn missing(module: &str) -> ProxierError {
     ProxierError::lacking(Mode::IPVS, format!("the kernel module {module} is missing"))
 }
 
-/// The kernel does not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot ask the kernel about the types of interfaces")]
 struct NoLinkTypes(#[source] Error);
 
-/// IPVS does not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot ask IPVS about its schedulers")]
 struct NoSchedulers(#[source] Error);

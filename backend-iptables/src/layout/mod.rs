@@ -94,7 +94,6 @@ pub(crate) const LOOPBACK_V4: &str = "127.0.0.0/8";
 pub(crate) struct Settings {
     /// The bit of the packet mark that has a packet masqueraded.
     pub(crate) mark: u32,
-    /// The names of chains.
     pub(crate) names: &'static ChainNames,
     /// Whether packets that conntrack calls invalid are dropped instead of forwarded, which each
     /// full sync reads from the kernel's setting.

@@ -57,7 +57,6 @@ macro_rules! chain_names {
     };
 }
 
-/// kube-proxy's names.
 pub(crate) static KUBE_PROXY: ChainNames = chain_names!("KUBE-");
 /// Names that only Switchyard has, for rules beside those of kube-proxy's modes.
 pub(crate) static SWITCHYARD: ChainNames = chain_names!("SWYD-");

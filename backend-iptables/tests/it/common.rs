@@ -21,7 +21,6 @@ thread_local! {
     static LOCK: NamedTempFile = NamedTempFile::new().expect("a file");
 }
 
-/// Runs `work` with each flavour.
 pub fn with_each(work: fn(Flavour)) {
     for flavour in Flavour::ALL {
         in_namespace(move || work(flavour));
@@ -122,7 +121,6 @@ impl Tables {
     }
 }
 
-/// A node with a backend.
 pub type Node = Stepped<IptablesProxier>;
 
 /// Returns a node with this configuration, in the namespace of this thread.

@@ -28,7 +28,6 @@ use crate::{
     rules::Rules,
 };
 
-/// Another device of the node.
 const OTHER_DEVICE: &str = "theirs";
 /// Has the kernel take the address of an endpoint of the kit's for a broadcast address.
 const SUBNET: &str = "10.250.0.1/32 broadcast 10.244.0.20";

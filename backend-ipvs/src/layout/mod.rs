@@ -29,7 +29,6 @@ use crate::scheduler::Scheduler;
 /// The input besides a Service port.
 #[derive(Clone, Debug)]
 pub(crate) struct Context<'a> {
-    /// The node's settings.
     pub(crate) node: &'a NodeState,
     /// The scheduler of Services that ask for nothing.
     pub(crate) scheduler: Scheduler,

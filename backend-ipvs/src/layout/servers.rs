@@ -40,7 +40,6 @@ pub(crate) fn is_excluded(selector: &Selector, excluded: &[IpNet]) -> bool {
 pub(crate) struct Server {
     /// The Service port, which knows the endpoints that still serve the flows that they have.
     pub(crate) port: Arc<ResolvedServicePort>,
-    /// The scheduler.
     pub(crate) scheduler: Scheduler,
     /// The pool that new connections go to. If `None`, rules drop or refuse new connections, and
     /// the virtual server is there only as long as real servers have connections from before.

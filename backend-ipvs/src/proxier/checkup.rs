@@ -53,7 +53,6 @@ impl Default for Checkup {
 }
 
 impl Checkup {
-    /// Whether nothing is left.
     pub(super) fn is_over(&self) -> bool {
         !self.is_listing && self.left.is_empty()
     }

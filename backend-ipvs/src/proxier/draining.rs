@@ -31,7 +31,6 @@ const LONGEST: Duration = Duration::from_secs(32);
 /// The most virtual servers with draining real servers that a sync looks at: each is a request.
 pub(super) const MOST_LOOKS: usize = 256;
 
-/// The real servers that drain.
 #[derive(Debug)]
 pub(crate) struct Draining {
     servers: HashMap<Selector, Drained>,

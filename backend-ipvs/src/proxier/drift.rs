@@ -29,7 +29,6 @@ use crate::{
 /// The changes that a comparison finds to do although no other program has changed anything.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
-    /// The transition to sync.
     pub(crate) difference: Difference,
     /// Addresses that came to other devices or went from them.
     pub(crate) moved: BTreeSet<IpAddr>,

@@ -100,7 +100,6 @@ const RETRY: Duration = Duration::from_secs(30);
 /// The most problems of one kind that are logged at once.
 const MOST_WARNINGS: usize = 16;
 
-/// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SyncError {
     /// A parameter of the kernel.

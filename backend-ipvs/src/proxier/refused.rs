@@ -48,7 +48,6 @@ pub(crate) struct Refused {
     pub(crate) is_stale: bool,
     /// Whether the next comparison is to follow soon.
     pub(crate) is_soon: bool,
-    /// Whether everything was compared.
     pub(crate) is_compared: bool,
     /// The first error that concerns a Service port or a family.
     first: Option<SyncError>,

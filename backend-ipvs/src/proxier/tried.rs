@@ -23,7 +23,6 @@ const SLOW: Duration = Duration::from_secs(2);
 /// The time without attempts after such a one.
 const WHILE: Duration = Duration::from_secs(600);
 
-/// The schedulers that were tried.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
     there: BTreeSet<Scheduler>,
@@ -40,7 +39,6 @@ struct Missing {
 }
 
 impl Tried {
-    /// Whether a scheduler was tried.
     pub(super) fn knows(&self, scheduler: Scheduler) -> bool {
         self.there.contains(&scheduler) || self.missing.contains_key(&scheduler)
     }

@@ -198,7 +198,6 @@ impl Rules {
         self.proxier.compare(self.derived.state(), service)
     }
 
-    /// Removes all rules.
     pub(crate) async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.derived.request_resync();
         self.proxier.clean_up().await

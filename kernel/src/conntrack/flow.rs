@@ -42,14 +42,12 @@ const COMPARE_DESTINATION: u32 = 1 << 1;
 const COMPARE_PROTOCOL: u32 = 1 << 3;
 const COMPARE_DESTINATION_PORT: u32 = 1 << 5;
 
-/// One direction of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tuple {
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
 }
 
-/// An entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) original: Tuple,
@@ -177,7 +175,6 @@ pub(crate) struct FlowQuery {
 }
 
 impl FlowQuery {
-    /// Appends the request.
     pub(crate) fn write(&self, writer: &mut Writer, sequence: u32) {
         let family = family_number(self.group.family);
         let mut compare = COMPARE_PROTOCOL;

@@ -215,7 +215,6 @@ impl Group {
         (group.protocol != Protocol::Tcp).then_some(group)
     }
 
-    /// The group's place in [`Group::ALL`].
     pub(crate) fn index(self) -> usize {
         let first = match self.family {
             IpFamily::V4 => 0,

@@ -28,7 +28,6 @@ const RETRY: Backoff =
 /// listeners.
 const MOST_WAITING: usize = 100_000;
 
-/// See the [module's documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     state: Mutex<Waiting>,
@@ -75,7 +74,6 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the worker.
     pub(crate) fn wake(&self) {
         self.changed.notify_all();
     }

@@ -106,7 +106,6 @@ fn queue_node_ports(port: &Arc<ResolvedServicePort>, waiting: &mut Waiting) {
     }
 }
 
-/// Whether an endpoint was removed.
 fn has_removed_endpoint(old: &ResolvedServicePort, new: &ResolvedServicePort) -> bool {
     let pools =
         [(&old.cluster, &new.cluster), (&old.local, &new.local), (&old.draining, &new.draining)];

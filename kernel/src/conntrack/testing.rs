@@ -28,7 +28,6 @@ pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePor
     Arc::new(resolved_port(&port_id(name, Protocol::Udp), &endpoints))
 }
 
-/// A flow.
 pub(crate) fn flow(client: &str, to: &str, by: &str) -> Flow {
     let [source, destination, answered_by] = [client, to, by].map(|text| text.parse().unwrap());
     Flow { original: Tuple { source, destination }, answered_by, id: [1, 2, 3, 4] }

@@ -197,7 +197,6 @@ fn complete(
 mod kernel_tests {
     use super::*;
 
-    /// Virtual servers with these numbers.
     fn numbered(numbers: impl IntoIterator<Item = u32>) -> Vec<VirtualServer> {
         let server = |number| VirtualServer {
             selector: Selector::Mark { family: libc::AF_INET as u16, mark: number },

@@ -31,7 +31,6 @@ impl RealServer {
         Self { address, weight, active: 0, inactive: 0, is_masquerading: true }
     }
 
-    /// Appends the attributes.
     pub(crate) fn write(&self, writer: &mut Writer) {
         write_address(self.address, writer);
         writer.ne32(destination::FORWARDING, destination::MASQUERADE);

@@ -37,7 +37,6 @@ impl Selector {
         }
     }
 
-    /// Appends the attributes.
     pub(crate) fn write(&self, writer: &mut Writer) {
         writer.ne16(service::ADDRESS_FAMILY, self.family());
         match *self {

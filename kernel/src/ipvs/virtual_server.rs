@@ -42,7 +42,6 @@ impl VirtualServer {
     /// port, too, then.
     pub const SCHED2: u32 = 0x10;
 
-    /// Appends the attributes.
     pub(crate) fn write(&self, writer: &mut Writer) {
         self.selector.write(writer);
         let none = self.scheduler.is_empty();

@@ -6,7 +6,6 @@ use crate::netlink::{Error, Message, Socket, Writer, flags};
 
 use self::abi::{address, link};
 
-/// A device of the kernel.
 pub(crate) struct Link {
     pub(crate) index: u32,
     /// The type; `None` for hardware.

@@ -82,7 +82,6 @@ struct AddCounters {
     counters: [Counters; 0],
 }
 
-/// The contents of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contents {
     pub(crate) valid_hooks: u32,

@@ -23,7 +23,6 @@ pub(crate) struct ChainJump {
     pub(crate) to: String,
 }
 
-/// Opens a socket to nf_tables.
 pub(crate) fn open() -> Result<Socket, Error> {
     Socket::open(libc::NETLINK_NETFILTER)
 }
@@ -67,7 +66,6 @@ pub(crate) fn has_match(socket: &mut Socket, family: IpFamily, name: &str) -> Re
     }
 }
 
-/// Whether a chain exists.
 pub(crate) fn has_chain(
     socket: &mut Socket,
     family: IpFamily,

@@ -32,7 +32,6 @@ use crate::{
 type Reals = BTreeMap<SocketAddr, u32>;
 type Ports = HashMap<ServicePortId, Arc<ResolvedServicePort>>;
 
-/// The contents of the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     pub(super) servers: BTreeMap<Selector, (VirtualServer, Reals)>,

@@ -9,7 +9,6 @@ use crate::{
 /// The name of a chain or a set.
 pub(super) type Name = Box<str>;
 
-/// A verdict.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     Accept,
@@ -28,7 +27,6 @@ pub(super) enum Data {
     Verdict(Verdict),
 }
 
-/// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compare {
     Equal,
@@ -204,7 +202,6 @@ pub(super) fn data(attribute: Attribute<'_>) -> Option<Data> {
     }))
 }
 
-/// The attributes of an expression.
 #[derive(Clone, Copy)]
 struct Read<'a>(Attributes<'a>);
 

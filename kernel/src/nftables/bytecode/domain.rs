@@ -38,7 +38,6 @@ impl Domain {
         self.0.is_empty()
     }
 
-    /// The number of intervals.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

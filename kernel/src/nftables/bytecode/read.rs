@@ -57,7 +57,6 @@ pub(super) struct Element {
 /// Elements by parts of their keys.
 type Index = HashMap<Box<[u8]>, Vec<u32>>;
 
-/// A set or map.
 #[derive(Debug, Default)]
 pub(super) struct Set {
     /// The length of keys, in bytes.
@@ -284,7 +283,6 @@ fn elements(
     Ok((intervals, has_catch_all))
 }
 
-/// The number before this one.
 fn before(number: &[u8]) -> Box<[u8]> {
     let mut bytes: Box<[u8]> = number.into();
     for byte in bytes.iter_mut().rev() {

@@ -22,7 +22,6 @@ pub(super) enum Word {
     },
     /// A word of the field that begins before.
     Continued,
-    /// A number that is drawn.
     Drawn,
     /// Whether this address is one of the node's.
     Type(PacketField),
@@ -38,7 +37,6 @@ pub(super) struct Drawn {
     pub(super) offset: u32,
 }
 
-/// Packets on their way.
 #[derive(Clone)]
 pub(super) struct Walk<'p> {
     /// The hooks that are left, the next one last; `None` is the choice of a route.
@@ -85,7 +83,6 @@ pub(super) enum Found<'p> {
 
 /// The effect of an expression.
 pub(super) enum Step<'p> {
-    /// The next one.
     Next,
     /// The next rule.
     Break,
@@ -109,7 +106,6 @@ pub(super) struct Evaluation<'p> {
 }
 
 impl Evaluation<'_> {
-    /// Whether a field is in a domain.
     pub(super) fn is_in(&self, field: PacketField, domain: &Domain) -> Result<bool, Stop> {
         let all = self.packets.get(field);
         self.budget.spend(all.len() + domain.len())?;
@@ -123,7 +119,6 @@ impl Evaluation<'_> {
 }
 
 impl Walk<'_> {
-    /// Leaves the base chain.
     pub(super) fn leave(&mut self) {
         self.stack.clear();
         self.rest = &[];

@@ -184,7 +184,6 @@ struct Conditions<'a, F> {
 }
 
 impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
-    /// Follows an expression.
     fn follow(&mut self, name: &str, parts: Attributes<'_>) -> Condition {
         let get = |kind| parts.be32(kind);
         let (register, part) = match name {

@@ -32,7 +32,6 @@ pub(super) fn nf_family(family: Family) -> NfFamily {
     }
 }
 
-/// A rule in a chain.
 #[derive(Serialize)]
 pub(super) struct RuleObject<'a> {
     family: NfFamily,

@@ -21,7 +21,6 @@ pub(super) struct Program {
     pub timeout: Duration,
 }
 
-/// The outcome of a program.
 pub(super) struct Output {
     pub success: bool,
     pub stdout: Vec<u8>,

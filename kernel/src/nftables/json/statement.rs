@@ -212,7 +212,6 @@ fn port_protocol(value: &Value) -> Option<Protocol> {
     protocol(value.pointer("/payload/protocol")?)
 }
 
-/// The protocol with this name.
 pub(super) fn protocol(name: &Value) -> Option<Protocol> {
     Protocol::ALL.into_iter().find(|protocol| name == protocol.as_lower())
 }

@@ -308,7 +308,6 @@ fn named_set(w: &mut Writer, table: &str, definition: &SetDef, id: u32) {
     w.attribute(set::USERDATA, userdata::for_set(definition).as_slice());
 }
 
-/// The flags of a set.
 pub(super) fn set_flags(definition: &SetDef) -> u32 {
     let map = if definition.is_map() { set::FLAG_MAP } else { 0 };
     let dynamic = match definition.timeout {

@@ -14,7 +14,6 @@ use crate::{
     },
 };
 
-/// The register of the verdict.
 const VERDICT_REGISTER: u32 = 0;
 /// The first register: 16 bytes, or the first four of them.
 pub(in crate::nftables) const FIRST_REGISTER: u32 = 1;

@@ -335,7 +335,6 @@ fn names(transaction: &Transaction, error: &TransportError) -> bool {
     refused(transaction, error).next().is_some()
 }
 
-/// The operations that were refused.
 fn refused<'a>(
     transaction: &'a Transaction,
     error: &'a TransportError,

@@ -24,7 +24,6 @@ impl Hook {
     pub const ALL: [Self; 5] =
         [Self::Prerouting, Self::Input, Self::Forward, Self::Output, Self::Postrouting];
 
-    /// The hook with this number.
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|hook| *hook as u32 == number)
     }

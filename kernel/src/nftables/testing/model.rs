@@ -11,7 +11,6 @@ use crate::nftables::{
     transport::{Elements, Refusal, TransportError},
 };
 
-/// A chain of the model.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chain {
     handle: u64,

@@ -29,7 +29,6 @@ const ENTRY6: [usize; 3] = [168, 140, 142];
 const TARGET_NAME: Range<usize> = 2..31;
 const TARGET: usize = 32;
 
-/// An entry of a table.
 struct Entry {
     at: Range<usize>,
     target: Target,

@@ -9,7 +9,6 @@ use crate::{
 
 use super::Watched;
 
-/// Why a check failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckError {
     #[error("a program failed")]

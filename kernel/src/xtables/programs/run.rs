@@ -270,7 +270,6 @@ fn command_about<'a>(
     ["-t", table.name(), command, chain].into_iter().chain(Words(rule)).collect()
 }
 
-/// Returns why a program failed.
 fn failure(program: &Path, output: &Output, input: &str) -> ToolError {
     let program = program.display().to_string();
     let message = sentence(&String::from_utf8_lossy(&output.stderr));

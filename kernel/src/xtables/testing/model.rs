@@ -96,7 +96,6 @@ type Chains = BTreeMap<String, Vec<String>>;
 pub struct Tables(BTreeMap<Table, Chains>);
 
 impl Default for Tables {
-    /// The built-in chains.
     fn default() -> Self {
         let built_in = |table: Table| {
             let chains = built_in(table).iter();

@@ -91,7 +91,6 @@ impl Cluster {
         self.sync();
     }
 
-    /// Changes objects.
     pub fn resolve<'b>(&mut self, applied: impl IntoIterator<Item = &'b Builder>) {
         for event in applied.into_iter().map(Builder::apply) {
             assert_eq!(self.tracker.apply(event), []);
@@ -147,7 +146,6 @@ pub fn deleted(reports: &[Report]) -> usize {
     reports.iter().map(|report| report.deleted).sum()
 }
 
-/// A slice of IPv6 addresses.
 pub fn slice6(service: &str, suffix: &str) -> Builder {
     switchyard_core::testing::slice(service, suffix).set("addressType", "IPv6")
 }

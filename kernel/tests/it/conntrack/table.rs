@@ -25,7 +25,6 @@ pub struct Flow {
     pub zone: u16,
 }
 
-/// A flow of this protocol.
 pub fn flow(protocol: &str, client: &str, to: &str, by: &str) -> Flow {
     let protocol = match protocol {
         "TCP" => 6,
@@ -37,7 +36,6 @@ pub fn flow(protocol: &str, client: &str, to: &str, by: &str) -> Flow {
     Flow { protocol, client, to, by, zone: 0 }
 }
 
-/// A UDP flow.
 pub fn udp(client: &str, to: &str, by: &str) -> Flow {
     flow("UDP", client, to, by)
 }

@@ -27,7 +27,6 @@ use super::slots;
 pub struct Nft(pub PathBuf);
 
 impl Nft {
-    /// The installed nft.
     pub fn installed() -> Self {
         Self("nft".into())
     }
@@ -37,7 +36,6 @@ impl Nft {
         test_netns::nft_trixie(Path::new(env!("CARGO_TARGET_TMPDIR"))).map(Self)
     }
 
-    /// Every available nft.
     pub fn all() -> Vec<Self> {
         [Some(Self::installed()), Self::trixie()].into_iter().flatten().collect()
     }
@@ -104,7 +102,6 @@ pub fn table(family: Family) -> Table {
     Table::new(family, "kube-proxy")
 }
 
-/// Both tables.
 pub fn tables() -> [Table; 2] {
     Family::ALL.map(table)
 }

@@ -50,7 +50,6 @@ const SOMETIMES: [&str; 8] = [
 /// The stories of an ordinary run.
 const CASES: u32 = 192;
 
-/// A step of a story.
 #[derive(Clone, Debug)]
 enum Step {
     Told(Telling),
