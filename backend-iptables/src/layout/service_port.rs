@@ -1,13 +1,9 @@
 //! The chains and rules of a Service port.
 //!
-//! A packet goes from a shared chain to the Service port's `KUBE-SVC-` (endpoints of the `Cluster`
-//! policy) or `KUBE-SVL-` chain (`Local`), directly from cluster IPs, through `KUBE-EXT-` from
-//! everywhere else, and before that through `KUBE-FW-` if there are source ranges. The chain draws
-//! an endpoint, and translates.
-//!
-//! kube-proxy has a chain `KUBE-SEP-` for each endpoint. Here only endpoints on this node have such
-//! a chain: their own connections may come back to them, and must then be masqueraded, by a rule
-//! next to the translation. Other endpoints are translated to where they are drawn.
+//! A packet goes from a shared chain to `KUBE-SVC-` (endpoints of the `Cluster` policy) or
+//! `KUBE-SVL-` (`Local`), directly from cluster IPs, else through `KUBE-EXT-`, and before that
+//! through `KUBE-FW-` if there are source ranges. Only an endpoint on this node has a chain
+//! `KUBE-SEP-`, which masquerades its own connections; others are translated where they are drawn.
 
 use std::collections::{BTreeMap, BTreeSet};
 

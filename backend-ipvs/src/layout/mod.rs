@@ -1,17 +1,9 @@
-//! Rendering of Services as virtual servers and addresses.
+//! Rendering of Services as virtual servers and addresses, by pure functions.
 //!
-//! - [`servers`]: the virtual servers of a Service port, with their real servers.
-//! - [`addresses`]: the addresses that the node must take for its own.
-//!
-//! A packet to a Service arrives at an address of the node: the addresses of Services are on
-//! `kube-ipvs0`. The rules beneath mark the packet if the client is to be masqueraded, and drop or
-//! refuse it; and then IPVS takes it, translates it to an endpoint and sends it on.
-//!
-//! IPVS chooses a virtual server by the destination alone, so one frontend has one pool. Where
-//! `externalTrafficPolicy: Local` gives clients on this node another pool, the virtual server has
-//! the `Local` pool, and the rules beneath translate for clients on this node.
-//!
-//! All functions are pure.
+//! The addresses of Services are on `kube-ipvs0`. The rules beneath mark a packet if the client is
+//! to be masqueraded, and drop or refuse it; then IPVS translates it. IPVS chooses a virtual server
+//! by the destination alone, so one frontend has one pool: where `externalTrafficPolicy: Local`
+//! gives clients on this node another pool, the rules beneath translate for these.
 
 pub(crate) mod addresses;
 pub(crate) mod servers;

@@ -1,31 +1,10 @@
 //! The open backend: makes the kernel hold a resolved state.
 //!
 //! The order of a sync keeps every moment safe: rules, then virtual servers with their real
-//! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. A
-//! packet to an address that the node takes for its own always finds its rules and its virtual
-//! server, and rules masquerade what an endpoint sends to itself until IPVS does not choose it. For
+//! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. For
 //! Service ports that are not delivered yet, the rules translate by themselves until all is there,
 //! so that those of another mode are replaced without a gap, and are synced once more then. Without
 //! its rules, a Service port gets no virtual server and no address, and keeps those that it has.
-//!
-//! - [`full`]: a sync of everything.
-//! - [`refused`]: what the kernel refuses, and whom that concerns.
-//! - [`incremental`]: what a transition changes.
-//! - [`addresses`](mod@addresses): addresses of the device, and of the node.
-//! - [`removal`]: rules that ipvs mode does not use.
-//! - [`departure`]: what goes before its rules.
-//! - [`leaving`]: endpoints that rules know until virtual servers do not have them.
-//! - [`checkup`]: a comparison in parts.
-//! - [`servers`] and [`commands`]: the changes of virtual servers.
-//! - [`draining`]: real servers that are there for the connections that they have.
-//! - [`schedulers`]: schedulers that virtual servers have, and are to have.
-//! - [`rescheduling`]: the change from one to the other.
-//! - [`tried`]: schedulers that the kernel has.
-//! - [`degraded`]: Service ports that are served otherwise than they ask.
-//! - [`settings`]: parameters and timeouts.
-//! - [`kernel`]: the kernel.
-//! - [`monitor`]: notices that other programs change rules or addresses.
-//! - [`drift`]: what other programs have changed.
 
 mod addresses;
 mod checkup;

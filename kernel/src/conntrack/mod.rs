@@ -1,42 +1,22 @@
 //! Removal of conntrack entries that contradict a synced state: a UDP or SCTP flow goes to the
 //! address in its entry for as long as packets come, whatever the rules are. TCP is never touched.
 //!
-//! [`Reconciler::synced`] compares a synced state with the one before and notes which frontends may
-//! have stale flows, without touching the kernel. A thread of the [`Reconciler`] asks the kernel
-//! for the flows to those frontends, deletes the stale ones, and repeats that until it succeeds:
+//! [`Reconciler::synced`] notes the frontends that may have stale flows, of all after the first sync
+//! and after [`Reconciler::doubt`]. A thread asks the kernel for their flows, deletes the stale
+//! ones, and repeats that until it succeeds. A flow is stale,
 //!
-//! | original destination                        | stale                                            |
-//! |---------------------------------------------|--------------------------------------------------|
-//! | a frontend of a Service port                | unless an endpoint answers that still serves it; |
-//! |                                             | none while no endpoint serves                    |
-//! | a frontend that was a Service port's before | if an endpoint of that Service port answers; if  |
-//! |                                             | the port had none, all that are redirected       |
+//! - to a frontend of a Service port, unless an endpoint answers that still serves it, also while
+//!   it terminates or topology leaves it out; none is while no endpoint serves;
+//! - to a frontend that was a Service port's before, if an endpoint of that answers; if there was
+//!   none, all that are redirected are.
 //!
-//! An endpoint that terminates or that topology leaves out keeps its flows while it serves. The
-//! first row includes flows that were not redirected, because they began before the frontend was
-//! there. A node port is the port on the node's own addresses, as listed when the kernel is asked;
-//! the same port number on other hosts belongs to no Service. The first sync queues all frontends
-//! that are served, by the first row; flows of Services that were deleted before cannot be
-//! recognised. So does the first sync after the kernel did not hold what it should ([`Reconciler::doubt`]): rules were
-//! missing, and a flow that began in the meantime is not translated.
-//!
-//! Only zone 0 is searched, which has the flows of Services unless another program assigns zones in
-//! `raw` chains. The iptables, IPVS and nftables backends need this; under the userspace
-//! backend the proxy answers instead of endpoints, so that every flow would look stale.
-//!
-//! Changes that come while the worker is busy are not lost: before the worker deletes a flow, it
-//! checks for a newer job at the same frontend, and leaves such flows to the next round. Only a
-//! flow to a new endpoint that begins between the commit of a ruleset and [`Reconciler::synced`],
-//! while the worker is at that very frontend, may have to begin again.
+//! A node port is the port on the node's own addresses, as listed when the kernel is asked. Only
+//! zone 0 is searched. Under the userspace backend, where the proxy answers, all flows would be
+//! stale. The kernel walks its table for each request, and copies the flows of one port, or all of
+//! UDP when many Services changed; memory does not grow with the table.
 //!
 //! [`UsageReader`] reads how full the table is, what the kernel lost because of that, and where the
 //! entries lead.
-//!
-//! # Cost
-//!
-//! The kernel walks its whole table for every request, and copies only the requested flows: those
-//! of a port, or all of UDP when many Services changed. Answers are read through one buffer of 64
-//! KiB, and deletions go out while they are read, so memory does not grow with the table.
 
 #![forbid(unsafe_code)]
 

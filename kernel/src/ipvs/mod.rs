@@ -57,12 +57,9 @@ impl Ipvs {
 
     /// Returns all virtual servers, in the order of their selectors.
     ///
-    /// The kernel sends a long list in parts, and counts from the start where each part begins. If
-    /// virtual servers are added or deleted between two parts, in any network namespace, the list
-    /// repeats some or lacks some, and the kernel does not say so. A long list is therefore read
-    /// until two readings agree. If other programs change theirs so often that none do, all virtual
-    /// servers that were seen are returned: one that is there all the time is not missed by every
-    /// reading, and one that another program has deleted in the meantime may be among them.
+    /// The kernel sends a long list in parts, and repeats or lacks some when virtual servers come
+    /// or go in between, in any network namespace. A long list is therefore read until two readings
+    /// agree; if none do, all that were seen are returned.
     ///
     /// # Errors
     /// If the kernel refuses, or describes a virtual server in an unknown way. Without

@@ -229,13 +229,8 @@ impl DummyDevice {
     /// Adds addresses to the device, and then removes addresses: as single addresses, without
     /// duplicate address detection. The kernel never chooses an added address as the source of
     /// packets to other hosts: in IPv4 by the scope `host`, which an address that is there already
-    /// does not get; in IPv6 as a deprecated address. An address that is there already, or is gone
-    /// already, is no error. Removing finds addresses that another program added with a network.
-    ///
-    /// The kernel makes the route to an added address of IPv6 after this has returned, milliseconds
-    /// later as a rule; sockets can have the address at once. For each address of IPv6 that is
-    /// removed, the kernel looks at all routes of IPv6, so deleting the device is the fast way to
-    /// remove thousands.
+    /// does not get; in IPv6 as a deprecated address. An address that is there, or gone, already is
+    /// no error. The route to an address of IPv6 may follow milliseconds later.
     ///
     /// # Errors
     /// [`DeviceError::Missing`] if there is no such device; [`DeviceError::Address`] if the kernel

@@ -1,15 +1,10 @@
 //! The tables of the kernel as bytecode: read, decoded and evaluated without anything that writes
-//! them.
-//!
-//! An evaluation is symbolic. A [`Packets`] is the first packets of connections, as one [`Domain`]
-//! for each field: all of an address, all addresses outside some ranges. An expression that treats
-//! some of them otherwise splits the domain, so that [`Program::fates`] returns parts, each with the
-//! one [`Fate`] of all its packets: where they go, with which probability, whether masqueraded.
+//! them. An evaluation is symbolic: [`Packets`] are split where an expression treats some otherwise,
+//! so that [`Program::fates`] returns parts, each with the one [`Fate`] of all its packets.
 //!
 //! What is assumed: the connection is new, and no mark is set. Sets whose elements packets add are
-//! empty ([`Program::fates`]), or have the client alone ([`Program::fates_of`]). A fate has what such
-//! sets learn of the client, as a [`Memory`]. Whatever is not understood, or takes more work than a
-//! [`Budget`] has, becomes [`End::Unknown`], never a guess.
+//! empty, or have the client alone ([`Program::fates_of`]). Whatever is not understood, or takes
+//! more work than a [`Budget`] has, becomes [`End::Unknown`], never a guess.
 
 mod budget;
 mod decode;
