@@ -7,10 +7,10 @@ use crate::{
 };
 
 /// The name of a chain or a set.
-pub(super) type Name = Box<str>;
+pub(in crate::nftables) type Name = Box<str>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
+pub(in crate::nftables) enum Verdict {
     Accept,
     Drop,
     Return,
@@ -28,7 +28,7 @@ pub(super) enum Data {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compare {
+pub(in crate::nftables) enum Compare {
     Equal,
     NotEqual,
     Less,
@@ -39,7 +39,7 @@ pub(super) enum Compare {
 
 /// A way to draw a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Draw {
+pub(in crate::nftables) enum Draw {
     Random,
     InTurn,
     /// Of as many bytes from this word on.
@@ -52,7 +52,7 @@ pub(super) enum Draw {
 
 /// An expression. Registers are counted in words of four bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Expression {
+pub(in crate::nftables) enum Expression {
     Payload {
         base: u32,
         offset: u32,
@@ -178,7 +178,7 @@ pub(super) fn expressions(list: Attributes<'_>) -> Vec<Expression> {
         let name = one.text(e::NAME).unwrap_or_default();
         let empty = Attributes::new(&[]);
         let data = one.find_kind(e::DATA).map_or(empty, |data| data.nested());
-        decode(name, Read(data)).unwrap_or_else(|| Expression::Unknown(name.into()))
+        decode(name, data).unwrap_or_else(|| Expression::Unknown(name.into()))
     })
     .collect()
 }
@@ -243,7 +243,8 @@ impl Read<'_> {
 }
 
 /// Decodes one expression; `None` if it is unknown.
-fn decode(name: &str, read: Read<'_>) -> Option<Expression> {
+pub(in crate::nftables) fn decode(name: &str, parts: Attributes<'_>) -> Option<Expression> {
+    let read = Read(parts);
     Some(match name {
         "payload" if !read.has(PAYLOAD_SREG) => Expression::Payload {
             base: read.number(e::PAYLOAD_BASE)?,
@@ -277,10 +278,10 @@ fn decode(name: &str, read: Read<'_>) -> Option<Expression> {
             how: match read.number(e::CMP_OP)? {
                 e::CMP_EQ => Compare::Equal,
                 e::CMP_NEQ => Compare::NotEqual,
-                2 => Compare::Less,
-                3 => Compare::LessOrEqual,
-                4 => Compare::Greater,
-                5 => Compare::GreaterOrEqual,
+                e::CMP_LT => Compare::Less,
+                e::CMP_LTE => Compare::LessOrEqual,
+                e::CMP_GT => Compare::Greater,
+                e::CMP_GTE => Compare::GreaterOrEqual,
                 _ => return None,
             },
             with: read.bytes(e::CMP_DATA)?,

@@ -7,7 +7,7 @@
 //! more work than a [`Budget`] has, becomes [`End::Unknown`], never a guess.
 
 mod budget;
-mod decode;
+pub(super) mod decode;
 mod domain;
 mod evaluate;
 mod lookup;

@@ -5,7 +5,10 @@ use std::cmp::Ordering;
 use super::flow::NewFlow;
 use crate::{
     netlink::Attributes,
-    nftables::abi::{data, expression},
+    nftables::{
+        abi::expression,
+        bytecode::decode::{Compare, Expression, Verdict, decode},
+    },
 };
 
 /// The subject of conditions that have no name here.
@@ -19,7 +22,7 @@ pub(super) enum Act {
     Return,
     /// A chain is asked, in place of what follows if the packet does not come back.
     Ask {
-        chain: String,
+        chain: Box<str>,
         comes_back: bool,
     },
     /// Not known.
@@ -46,20 +49,24 @@ pub(super) fn effect(
         };
         let parts = read.find_kind(expression::DATA).map(|data| data.nested());
         let parts = parts.unwrap_or_else(|| Attributes::new(&[]));
-        match conditions.follow(name, parts) {
+        let decoded = decode(name, parts);
+        match conditions.follow(decoded.as_ref(), name, parts) {
             Condition::Fails => return None,
             Condition::Holds => continue,
             Condition::Unknown => {}
         }
         let act = match name {
-            "immediate" => match verdict(parts) {
-                Some((data::ACCEPT, _)) => Act::Accept,
-                Some((data::DROP, _)) => Act::Drop,
-                Some((data::JUMP, Some(chain))) => Act::Ask { chain, comes_back: true },
-                Some((data::GOTO, Some(chain))) => Act::Ask { chain, comes_back: false },
-                Some((data::RETURN, _)) => Act::Return,
-                None => continue,
-                Some(_) => Act::Unknown,
+            "immediate" => match decoded {
+                Some(Expression::Verdict(verdict)) => match verdict {
+                    Verdict::Accept => Act::Accept,
+                    Verdict::Drop => Act::Drop,
+                    Verdict::Return => Act::Return,
+                    Verdict::Jump(chain) => Act::Ask { chain, comes_back: true },
+                    Verdict::Goto(chain) => Act::Ask { chain, comes_back: false },
+                    Verdict::Continue => continue,
+                },
+                Some(_) => continue,
+                None => Act::Unknown,
             },
             "reject" => Act::Drop,
             "counter" | "log" | "notrack" => continue,
@@ -120,14 +127,6 @@ fn subject(name: &str, parts: Attributes<'_>) -> &'static str {
     }
 }
 
-/// The verdict of an `immediate` expression, and the chain that it leads to.
-fn verdict(parts: Attributes<'_>) -> Option<(i32, Option<String>)> {
-    let data = parts.find_kind(expression::IMMEDIATE_DATA)?.nested();
-    let verdict = data.find_kind(data::VERDICT)?.nested();
-    let code = verdict.be32(data::VERDICT_CODE)?.cast_signed();
-    Some((code, verdict.text(data::VERDICT_CHAIN).map(str::to_owned)))
-}
-
 /// The part of a packet that a register holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Loaded {
@@ -142,21 +141,12 @@ enum Loaded {
 
 impl Loaded {
     /// The words of registers that it takes.
-    fn words(&self) -> u32 {
+    fn words(&self) -> usize {
         match self {
-            Self::Value(value) => value.len().div_ceil(4) as u32,
+            Self::Value(value) => value.len().div_ceil(4),
             Self::Interface => 4,
             _ => 1,
         }
-    }
-}
-
-/// The number of a register's first word of four bytes: `NFT_REG_1` to `NFT_REG_4` have four each,
-/// and are the same as those from `NFT_REG32_00`, which is 8.
-fn first_word(register: u32) -> u32 {
-    match register {
-        1..=4 => (register - 1) * 4,
-        _ => register.saturating_sub(8),
     }
 }
 
@@ -178,53 +168,40 @@ impl From<bool> for Condition {
 /// The conditions of a rule, up to an expression.
 struct Conditions<'a, F> {
     /// The contents of registers, by their first words.
-    loaded: Vec<(u32, Loaded)>,
+    loaded: Vec<(usize, Loaded)>,
     flow: Option<&'a NewFlow>,
     has: &'a mut F,
 }
 
 impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
-    fn follow(&mut self, name: &str, parts: Attributes<'_>) -> Condition {
+    fn follow(
+        &mut self,
+        decoded: Option<&Expression>,
+        name: &str,
+        parts: Attributes<'_>,
+    ) -> Condition {
         let get = |kind| parts.be32(kind);
-        let (register, part) = match name {
-            "ct" if get(expression::CT_KEY) == Some(expression::CT_STATE) => {
+        let loaded = match decoded {
+            Some(Expression::Ct { key: expression::CT_STATE, to, .. }) => {
                 let new = expression::CT_STATE_NEW.to_ne_bytes();
-                (get(expression::CT_DREG), Some(Loaded::Value(new.to_vec())))
+                (*to, Some(Loaded::Value(new.to_vec())))
             }
-            "ct" if get(expression::CT_KEY) == Some(expression::CT_STATUS) => {
-                (get(expression::CT_DREG), Some(Loaded::Status))
+            Some(Expression::Ct { key: expression::CT_STATUS, to, .. }) => {
+                (*to, Some(Loaded::Status))
             }
-            // What is set is no condition.
-            "meta" if get(expression::META_SREG).is_some() => return Condition::Holds,
-            "ct" if get(expression::CT_SREG).is_some() => return Condition::Holds,
-            "meta" if get(expression::META_DREG).is_some() => {
-                (get(expression::META_DREG), self.meta(get(expression::META_KEY)))
+            Some(Expression::Meta { key, to }) => (*to, self.meta(*key)),
+            Some(Expression::Payload { base, offset, length, to }) => {
+                (*to, self.payload(*base, *offset, *length))
             }
-            "payload" if get(expression::PAYLOAD_DREG).is_some() => {
-                (get(expression::PAYLOAD_DREG), self.payload(parts))
+            Some(Expression::Bitwise { from, to, mask, xor }) => {
+                let held = self.held(*from).cloned();
+                (*to, held.and_then(|held| masked(held, self.flow, mask, xor)))
             }
-            "bitwise" => {
-                let source = get(expression::BITWISE_SREG);
-                let masked =
-                    self.held(source).cloned().and_then(|held| masked(held, self.flow, parts));
-                (get(expression::BITWISE_DREG), masked)
+            Some(Expression::Compare { from, how, with }) => {
+                return self.compare(*from, *how, with);
             }
-            "cmp" => return self.compare(parts),
-            "match" if parts.text(expression::MATCH_NAME) == Some("conntrack") => {
-                let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
-                let revision = get(expression::MATCH_REV);
-                let info = info.filter(|_| revision == Some(3));
-                return info.map_or(Condition::Unknown, |info| conntrack(info, self.flow));
-            }
-            "match" if parts.text(expression::MATCH_NAME) == Some("multiport") => {
-                let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
-                let revision = get(expression::MATCH_REV);
-                let ports = self.flow.zip(info).filter(|_| revision == Some(1));
-                let holds = ports.and_then(|(flow, info)| multiport(info, flow.destination.port()));
-                return holds.map_or(Condition::Unknown, Condition::from);
-            }
-            "lookup" => {
-                let found = self.look_up(parts);
+            Some(Expression::Lookup { set, from, negated, .. }) => {
+                let found = self.look_up(set, *from, *negated);
                 if get(expression::LOOKUP_DREG).is_none() {
                     return found.map_or(Condition::Unknown, Condition::from);
                 }
@@ -233,13 +210,9 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
                 let is_absent = found == Some(false);
                 return if is_absent { Condition::Fails } else { Condition::Unknown };
             }
-            _ => {
-                // It may write to a register.
-                self.loaded.clear();
-                return Condition::Unknown;
-            }
+            _ => return self.follow_others(name, parts),
         };
-        let (Some(word), Some(part)) = (register.map(first_word), part) else {
+        let (word, Some(part)) = loaded else {
             self.loaded.clear();
             return Condition::Unknown;
         };
@@ -251,35 +224,52 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
         if is_known { Condition::Holds } else { Condition::Unknown }
     }
 
-    /// The value that begins in a register.
-    fn held(&self, register: Option<u32>) -> Option<&Loaded> {
-        let word = first_word(register?);
+    /// Follows an expression that is decoded only here.
+    fn follow_others(&mut self, name: &str, parts: Attributes<'_>) -> Condition {
+        let get = |kind| parts.be32(kind);
+        match name {
+            // What is set is no condition.
+            "meta" if get(expression::META_SREG).is_some() => Condition::Holds,
+            "ct" if get(expression::CT_SREG).is_some() => Condition::Holds,
+            "match" => {
+                let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
+                let port = self.flow.map(|flow| flow.destination.port());
+                match (parts.text(expression::MATCH_NAME), get(expression::MATCH_REV), info) {
+                    (Some("conntrack"), Some(3), Some(info)) => conntrack(info, self.flow),
+                    (Some("multiport"), Some(1), Some(info)) => {
+                        let holds = port.and_then(|port| multiport(info, port));
+                        holds.map_or(Condition::Unknown, Condition::from)
+                    }
+                    _ => Condition::Unknown,
+                }
+            }
+            _ => {
+                // It may write to a register.
+                self.loaded.clear();
+                Condition::Unknown
+            }
+        }
+    }
+
+    /// The value that begins at a word.
+    fn held(&self, word: usize) -> Option<&Loaded> {
         self.loaded.iter().find(|(at, _)| *at == word).map(|(_, held)| held)
     }
 
     /// Whether a set has, or lacks if that is asked for, what registers hold; `None` if that is not
     /// known.
-    fn look_up(&mut self, parts: Attributes<'_>) -> Option<bool> {
-        let set = parts.text(expression::LOOKUP_SET)?;
-        let mut word = first_word(parts.be32(expression::LOOKUP_SREG)?);
-        let is_inverted = parts.be32(expression::LOOKUP_FLAGS).is_some_and(|flags| flags != 0);
+    fn look_up(&mut self, set: &str, mut word: usize, is_inverted: bool) -> Option<bool> {
         // The set knows how many of the values that follow each other are its key, of which each
         // part is padded to words unless it is the only one.
         let (mut keys, mut joined) = (Vec::new(), Vec::new());
-        let value_at = |word: u32| {
-            self.loaded.iter().find_map(|(at, held)| match held {
-                Loaded::Value(value) if *at == word => Some(value),
-                _ => None,
-            })
-        };
-        while let Some(value) = value_at(word) {
+        while let Some(Loaded::Value(value)) = self.held(word) {
             if keys.is_empty() {
                 keys.push(value.clone());
             }
             joined.extend(value);
             joined.resize(joined.len().next_multiple_of(4), 0);
             keys.push(joined.clone());
-            word += value.len().div_ceil(4) as u32;
+            word += value.len().div_ceil(4);
         }
         if keys.is_empty() {
             return None;
@@ -288,8 +278,8 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
         Some((self.has)(set, &keys)? != is_inverted)
     }
 
-    fn meta(&self, key: Option<u32>) -> Option<Loaded> {
-        match (key?, self.flow) {
+    fn meta(&self, key: u32) -> Option<Loaded> {
+        match (key, self.flow) {
             (expression::META_IIFNAME | expression::META_OIFNAME, _) => Some(Loaded::Interface),
             (expression::META_IIF | expression::META_OIF, _) => Some(Loaded::InterfaceIndex),
             (expression::META_NFPROTO, Some(flow)) => Some(Loaded::Value(vec![flow.family()])),
@@ -299,10 +289,7 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
         }
     }
 
-    fn payload(&self, parts: Attributes<'_>) -> Option<Loaded> {
-        let get = |kind| parts.be32(kind);
-        let base = get(expression::PAYLOAD_BASE)?;
-        let (offset, length) = (get(expression::PAYLOAD_OFFSET)?, get(expression::PAYLOAD_LEN)?);
+    fn payload(&self, base: u32, offset: u32, length: u32) -> Option<Loaded> {
         if let Some(flow) = self.flow {
             return flow.bytes(base, offset as usize, length as usize).map(Loaded::Value);
         }
@@ -311,28 +298,21 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
         is_protocol.then_some(Loaded::Protocol)
     }
 
-    fn compare(&self, parts: Attributes<'_>) -> Condition {
-        let loaded = self.held(parts.be32(expression::CMP_SREG));
-        let operator = parts.be32(expression::CMP_OP);
-        let (Some(loaded), Some(operator), Some(with)) =
-            (loaded, operator, value(parts, expression::CMP_DATA))
-        else {
-            return Condition::Unknown;
+    fn compare(&self, from: usize, how: Compare, with: &[u8]) -> Condition {
+        let Some(loaded) = self.held(from) else { return Condition::Unknown };
+        let holds = |order: Ordering| match how {
+            Compare::Equal => order.is_eq(),
+            Compare::NotEqual => order.is_ne(),
+            Compare::Less => order.is_lt(),
+            Compare::LessOrEqual => order.is_le(),
+            Compare::Greater => order.is_gt(),
+            Compare::GreaterOrEqual => order.is_ge(),
         };
-        let holds = |order: Ordering| match operator {
-            expression::CMP_EQ => Some(order.is_eq()),
-            expression::CMP_NEQ => Some(order.is_ne()),
-            expression::CMP_LT => Some(order.is_lt()),
-            expression::CMP_LTE => Some(order.is_le()),
-            expression::CMP_GT => Some(order.is_gt()),
-            expression::CMP_GTE => Some(order.is_ge()),
-            _ => None,
-        };
-        let is_equal = operator == expression::CMP_EQ;
+        let is_equal = how == Compare::Equal;
         let excluded = match loaded {
             Loaded::Value(value) => {
                 let order = value.get(..with.len()).map(|value| value.cmp(with));
-                return order.and_then(holds).map_or(Condition::Unknown, Condition::from);
+                return order.map(holds).map_or(Condition::Unknown, Condition::from);
             }
             Loaded::Status => false,
             Loaded::Interface => is_equal && with.starts_with(b"lo\0"),
@@ -344,9 +324,8 @@ impl<F: FnMut(&str, &[Vec<u8>]) -> Option<bool>> Conditions<'_, F> {
 }
 
 /// The part that is left by a mask.
-fn masked(loaded: Loaded, flow: Option<&NewFlow>, parts: Attributes<'_>) -> Option<Loaded> {
-    let mask = value(parts, expression::BITWISE_MASK)?;
-    let flipped = value(parts, expression::BITWISE_XOR).is_some_and(|x| x.iter().any(|b| *b != 0));
+fn masked(loaded: Loaded, flow: Option<&NewFlow>, mask: &[u8], xor: &[u8]) -> Option<Loaded> {
+    let flipped = xor.iter().any(|bits| *bits != 0);
     match loaded {
         _ if flipped => None,
         Loaded::Status if host_number(mask) == Some(expression::CT_STATUS_DNAT) => {
@@ -425,10 +404,6 @@ fn conntrack(info: &[u8], flow: Option<&NewFlow>) -> Condition {
     }
 }
 
-pub(super) fn host_number(bytes: &[u8]) -> Option<u32> {
+fn host_number(bytes: &[u8]) -> Option<u32> {
     bytes.try_into().ok().map(u32::from_ne_bytes)
-}
-
-pub(super) fn value<'a>(parts: Attributes<'a>, kind: u16) -> Option<&'a [u8]> {
-    Some(parts.find_kind(kind)?.nested().find_kind(data::VALUE)?.payload)
 }
