@@ -1,6 +1,6 @@
 //! Numbers of the kernel's nf_tables interface: those that Switchyard uses of
-//! `linux/netfilter/nf_tables.h`, and a few of the headers that it includes. Each constant's
-//! documentation is the kernel's own name for the number.
+//! `linux/netfilter/nf_tables.h`, and a few of the headers that it includes. The kernel's name of a
+//! number is that of the constant after its module's prefix, unless the documentation names it.
 
 /// `NFNLGRP_NFTABLES`: the multicast group of changes.
 pub const GROUP: i32 = 7;
@@ -14,31 +14,19 @@ pub const LIST_ELEMENT: u16 = 1;
 /// The attribute that holds the table's name, in the messages about any kind of object.
 pub const ANY_TABLE: u16 = 1;
 
-/// Types of messages: the lower byte of a netlink message's type.
+/// Types of messages (`NFT_MSG_`): the lower byte of a netlink message's type.
 pub mod message {
-    /// `NFT_MSG_NEWTABLE`
     pub const NEW_TABLE: u8 = 0;
-    /// `NFT_MSG_GETTABLE`
     pub const GET_TABLE: u8 = 1;
-    /// `NFT_MSG_DELTABLE`
     pub const DEL_TABLE: u8 = 2;
-    /// `NFT_MSG_NEWCHAIN`
     pub const NEW_CHAIN: u8 = 3;
-    /// `NFT_MSG_GETCHAIN`
     pub const GET_CHAIN: u8 = 4;
-    /// `NFT_MSG_DELCHAIN`
     pub const DEL_CHAIN: u8 = 5;
-    /// `NFT_MSG_NEWRULE`
     pub const NEW_RULE: u8 = 6;
-    /// `NFT_MSG_GETRULE`
     pub const GET_RULE: u8 = 7;
-    /// `NFT_MSG_DELRULE`
     pub const DEL_RULE: u8 = 8;
-    /// `NFT_MSG_NEWSET`
     pub const NEW_SET: u8 = 9;
-    /// `NFT_MSG_GETSET`
     pub const GET_SET: u8 = 10;
-    /// `NFT_MSG_DELSET`
     pub const DEL_SET: u8 = 11;
     /// `NFT_MSG_NEWSETELEM`
     pub const NEW_ELEMENT: u8 = 12;
@@ -50,41 +38,29 @@ pub mod message {
     pub const NEW_GENERATION: u8 = 15;
     /// `NFT_MSG_GETGEN`
     pub const GET_GENERATION: u8 = 16;
-    /// `NFT_MSG_TRACE`
     pub const TRACE: u8 = 17;
-    /// `NFT_MSG_NEWFLOWTABLE`
     pub const NEW_FLOWTABLE: u8 = 22;
 }
 
-/// Attributes of tables.
+/// Attributes of tables (`NFTA_TABLE_`).
 pub mod table {
-    /// `NFTA_TABLE_NAME`
     pub const NAME: u16 = 1;
-    /// `NFTA_TABLE_FLAGS`
     pub const FLAGS: u16 = 2;
     /// `NFT_TABLE_F_DORMANT`
     pub const FLAG_DORMANT: u32 = 1;
     /// `NFT_TABLE_F_OWNER`
     pub const FLAG_OWNER: u32 = 2;
-    /// `NFTA_TABLE_USERDATA`
     pub const USERDATA: u16 = 6;
-    /// `NFTA_TABLE_OWNER`
     pub const OWNER: u16 = 7;
 }
 
-/// Attributes of chains, and of the hook in one.
+/// Attributes of chains (`NFTA_CHAIN_`), and of the hook in one.
 pub mod chain {
-    /// `NFTA_CHAIN_TABLE`
     pub const TABLE: u16 = 1;
-    /// `NFTA_CHAIN_HANDLE`
     pub const HANDLE: u16 = 2;
-    /// `NFTA_CHAIN_NAME`
     pub const NAME: u16 = 3;
-    /// `NFTA_CHAIN_HOOK`
     pub const HOOK: u16 = 4;
-    /// `NFTA_CHAIN_POLICY`
     pub const POLICY: u16 = 5;
-    /// `NFTA_CHAIN_TYPE`
     pub const TYPE: u16 = 7;
     /// `NFTA_HOOK_HOOKNUM`
     pub const HOOK_NUMBER: u16 = 1;
@@ -94,21 +70,16 @@ pub mod chain {
     pub const POLICY_ACCEPT: u32 = 1;
 }
 
-/// Attributes of flowtables, and of the hook in one.
+/// Attributes of flowtables (`NFTA_FLOWTABLE_`), and of the hook in one.
 pub mod flowtable {
-    /// `NFTA_FLOWTABLE_TABLE`
     pub const TABLE: u16 = 1;
-    /// `NFTA_FLOWTABLE_NAME`
     pub const NAME: u16 = 2;
-    /// `NFTA_FLOWTABLE_HOOK`
     pub const HOOK: u16 = 3;
-    /// `NFTA_FLOWTABLE_FLAGS`
     pub const FLAGS: u16 = 7;
     /// `NFT_FLOWTABLE_COUNTER`
     pub const FLAG_COUNTER: u32 = 2;
     /// `NFTA_FLOWTABLE_HOOK_NUM`
     pub const HOOK_NUMBER: u16 = 1;
-    /// `NFTA_FLOWTABLE_HOOK_PRIORITY`
     pub const HOOK_PRIORITY: u16 = 2;
     /// `NFTA_FLOWTABLE_HOOK_DEVS`
     pub const HOOK_DEVICES: u16 = 3;
@@ -116,51 +87,32 @@ pub mod flowtable {
     pub const INGRESS: u32 = 0;
 }
 
-/// Attributes of rules.
+/// Attributes of rules (`NFTA_RULE_`).
 pub mod rule {
-    /// `NFTA_RULE_TABLE`
     pub const TABLE: u16 = 1;
-    /// `NFTA_RULE_CHAIN`
     pub const CHAIN: u16 = 2;
-    /// `NFTA_RULE_HANDLE`
     pub const HANDLE: u16 = 3;
-    /// `NFTA_RULE_EXPRESSIONS`
     pub const EXPRESSIONS: u16 = 4;
-    /// `NFTA_RULE_USERDATA`
     pub const USERDATA: u16 = 7;
 }
 
-/// Attributes and flags of sets and maps.
+/// Attributes (`NFTA_SET_`) and flags of sets and maps.
 pub mod set {
-    /// `NFTA_SET_TABLE`
     pub const TABLE: u16 = 1;
-    /// `NFTA_SET_NAME`
     pub const NAME: u16 = 2;
-    /// `NFTA_SET_FLAGS`
     pub const FLAGS: u16 = 3;
-    /// `NFTA_SET_KEY_TYPE`
     pub const KEY_TYPE: u16 = 4;
-    /// `NFTA_SET_KEY_LEN`
     pub const KEY_LEN: u16 = 5;
-    /// `NFTA_SET_DATA_TYPE`
     pub const DATA_TYPE: u16 = 6;
-    /// `NFTA_SET_DATA_LEN`
     pub const DATA_LEN: u16 = 7;
-    /// `NFTA_SET_DESC`
     pub const DESC: u16 = 9;
-    /// `NFTA_SET_ID`
     pub const ID: u16 = 10;
-    /// `NFTA_SET_TIMEOUT`
     pub const TIMEOUT: u16 = 11;
-    /// `NFTA_SET_USERDATA`
     pub const USERDATA: u16 = 13;
-    /// `NFTA_SET_HANDLE`
     pub const HANDLE: u16 = 16;
     /// `NFTA_SET_EXPR`
     pub const EXPRESSION: u16 = 17;
-    /// `NFTA_SET_EXPRESSIONS`
     pub const EXPRESSIONS: u16 = 18;
-    /// `NFTA_SET_DESC_SIZE`
     pub const DESC_SIZE: u16 = 1;
     /// `NFT_SET_ANONYMOUS`
     pub const FLAG_ANONYMOUS: u32 = 0x1;
@@ -176,37 +128,26 @@ pub mod set {
     pub const DATA_VERDICT: u32 = 0xffff_ff00;
 }
 
-/// Attributes of lists of elements, and of the elements.
+/// Attributes of lists of elements (`NFTA_SET_ELEM_LIST_`), and from `KEY` on of
+/// the elements (`NFTA_SET_ELEM_`).
 pub mod element {
-    /// `NFTA_SET_ELEM_LIST_TABLE`
     pub const TABLE: u16 = 1;
-    /// `NFTA_SET_ELEM_LIST_SET`
     pub const SET: u16 = 2;
-    /// `NFTA_SET_ELEM_LIST_ELEMENTS`
     pub const ELEMENTS: u16 = 3;
-    /// `NFTA_SET_ELEM_LIST_SET_ID`
     pub const SET_ID: u16 = 4;
-    /// `NFTA_SET_ELEM_KEY`
     pub const KEY: u16 = 1;
-    /// `NFTA_SET_ELEM_DATA`
     pub const DATA: u16 = 2;
-    /// `NFTA_SET_ELEM_FLAGS`
     pub const FLAGS: u16 = 3;
     /// `NFT_SET_ELEM_INTERVAL_END`
     pub const FLAG_INTERVAL_END: u32 = 1;
-    /// `NFTA_SET_ELEM_TIMEOUT`
     pub const TIMEOUT: u16 = 4;
-    /// `NFTA_SET_ELEM_EXPIRATION`
     pub const EXPIRATION: u16 = 5;
-    /// `NFTA_SET_ELEM_USERDATA`
     pub const USERDATA: u16 = 6;
-    /// `NFTA_SET_ELEM_KEY_END`
     pub const KEY_END: u16 = 10;
 }
 
-/// Attributes of a generation of the ruleset.
+/// Attributes of a generation of the ruleset (`NFTA_GEN_`).
 pub mod generation {
-    /// `NFTA_GEN_ID`
     pub const ID: u16 = 1;
     /// `NFTA_GEN_PROC_PID`
     pub const PROCESS: u16 = 2;
@@ -214,57 +155,37 @@ pub mod generation {
     pub const PROGRAM: u16 = 3;
 }
 
-/// Attributes of data and verdicts, and the codes of verdicts.
+/// Attributes of data (`NFTA_DATA_`) and verdicts (`NFTA_`), and the codes of verdicts (`NF_`, and
+/// `NFT_` where they are negative).
 pub mod data {
-    /// `NFTA_DATA_VALUE`
     pub const VALUE: u16 = 1;
-    /// `NFTA_DATA_VERDICT`
     pub const VERDICT: u16 = 2;
-    /// `NFTA_VERDICT_CODE`
     pub const VERDICT_CODE: u16 = 1;
-    /// `NFTA_VERDICT_CHAIN`
     pub const VERDICT_CHAIN: u16 = 2;
-    /// `NF_DROP`
     pub const DROP: i32 = 0;
-    /// `NF_ACCEPT`
     pub const ACCEPT: i32 = 1;
-    /// `NFT_JUMP`
     pub const JUMP: i32 = -3;
-    /// `NF_STOLEN`
     pub const STOLEN: i32 = 2;
-    /// `NF_QUEUE`
     pub const QUEUE: i32 = 3;
-    /// `NFT_GOTO`
     pub const GOTO: i32 = -4;
-    /// `NFT_RETURN`
     pub const RETURN: i32 = -5;
 }
 
-/// Attributes of what a rule did with a traced packet, and the types of that.
+/// Attributes of what a rule did with a traced packet (`NFTA_TRACE_`), and the types of that.
 pub mod trace {
-    /// `NFTA_TRACE_TABLE`
     pub const TABLE: u16 = 1;
-    /// `NFTA_TRACE_CHAIN`
     pub const CHAIN: u16 = 2;
-    /// `NFTA_TRACE_RULE_HANDLE`
     pub const RULE_HANDLE: u16 = 3;
-    /// `NFTA_TRACE_TYPE`
     pub const TYPE: u16 = 4;
-    /// `NFTA_TRACE_VERDICT`
     pub const VERDICT: u16 = 5;
-    /// `NFTA_TRACE_ID`
     pub const ID: u16 = 6;
-    /// `NFTA_TRACE_NETWORK_HEADER`
     pub const NETWORK_HEADER: u16 = 8;
-    /// `NFTA_TRACE_TRANSPORT_HEADER`
     pub const TRANSPORT_HEADER: u16 = 9;
     /// `NFTA_TRACE_IIF`
     pub const INPUT: u16 = 10;
     /// `NFTA_TRACE_OIF`
     pub const OUTPUT: u16 = 12;
-    /// `NFTA_TRACE_MARK`
     pub const MARK: u16 = 14;
-    /// `NFTA_TRACE_POLICY`
     pub const POLICY: u16 = 16;
     /// `NFT_TRACETYPE_POLICY`
     pub const TYPE_POLICY: u32 = 1;
@@ -274,19 +195,14 @@ pub mod trace {
     pub const TYPE_RULE: u32 = 3;
 }
 
-/// Attributes of expressions, and those of each kind of expression with their values.
+/// Attributes of expressions (`NFTA_EXPR_`), and those of each kind of expression (`NFTA_`) with
+/// their values (`NFT_`).
 pub mod expression {
-    /// `NFTA_EXPR_NAME`
     pub const NAME: u16 = 1;
-    /// `NFTA_EXPR_DATA`
     pub const DATA: u16 = 2;
-    /// `NFTA_PAYLOAD_DREG`
     pub const PAYLOAD_DREG: u16 = 1;
-    /// `NFTA_PAYLOAD_BASE`
     pub const PAYLOAD_BASE: u16 = 2;
-    /// `NFTA_PAYLOAD_OFFSET`
     pub const PAYLOAD_OFFSET: u16 = 3;
-    /// `NFTA_PAYLOAD_LEN`
     pub const PAYLOAD_LEN: u16 = 4;
     /// `NFT_PAYLOAD_NETWORK_HEADER`
     pub const BASE_NETWORK: u32 = 1;
@@ -294,101 +210,58 @@ pub mod expression {
     pub const BASE_TRANSPORT: u32 = 2;
     /// The offset of the protocol in the header of IPv4 (`struct iphdr`).
     pub const IPV4_PROTOCOL: u32 = 9;
-    /// `NFTA_CMP_SREG`
     pub const CMP_SREG: u16 = 1;
-    /// `NFTA_CMP_OP`
     pub const CMP_OP: u16 = 2;
-    /// `NFTA_CMP_DATA`
     pub const CMP_DATA: u16 = 3;
-    /// `NFT_CMP_EQ`
     pub const CMP_EQ: u32 = 0;
-    /// `NFT_CMP_NEQ`
     pub const CMP_NEQ: u32 = 1;
-    /// `NFT_CMP_LT`
     pub const CMP_LT: u32 = 2;
-    /// `NFT_CMP_LTE`
     pub const CMP_LTE: u32 = 3;
-    /// `NFT_CMP_GT`
     pub const CMP_GT: u32 = 4;
-    /// `NFT_CMP_GTE`
     pub const CMP_GTE: u32 = 5;
-    /// `NFTA_BITWISE_SREG`
     pub const BITWISE_SREG: u16 = 1;
-    /// `NFTA_BITWISE_DREG`
     pub const BITWISE_DREG: u16 = 2;
-    /// `NFTA_BITWISE_LEN`
     pub const BITWISE_LEN: u16 = 3;
-    /// `NFTA_BITWISE_MASK`
     pub const BITWISE_MASK: u16 = 4;
-    /// `NFTA_BITWISE_XOR`
     pub const BITWISE_XOR: u16 = 5;
-    /// `NFTA_BYTEORDER_SREG`
     pub const BYTEORDER_SREG: u16 = 1;
-    /// `NFTA_BYTEORDER_DREG`
     pub const BYTEORDER_DREG: u16 = 2;
-    /// `NFTA_BYTEORDER_OP`
     pub const BYTEORDER_OP: u16 = 3;
-    /// `NFTA_BYTEORDER_LEN`
     pub const BYTEORDER_LEN: u16 = 4;
-    /// `NFTA_BYTEORDER_SIZE`
     pub const BYTEORDER_SIZE: u16 = 5;
-    /// `NFT_BYTEORDER_HTON`
     pub const BYTEORDER_HTON: u32 = 1;
     /// `NFTA_FLOW_TABLE_NAME`
     pub const FLOW_OFFLOAD_TABLE: u16 = 1;
-    /// `NFTA_META_DREG`
     pub const META_DREG: u16 = 1;
-    /// `NFTA_META_KEY`
     pub const META_KEY: u16 = 2;
-    /// `NFTA_META_SREG`
     pub const META_SREG: u16 = 3;
-    /// `NFT_META_MARK`
     pub const META_MARK: u32 = 3;
-    /// `NFT_META_IIF`
     pub const META_IIF: u32 = 4;
-    /// `NFT_META_OIF`
     pub const META_OIF: u32 = 5;
-    /// `NFT_META_IIFNAME`
     pub const META_IIFNAME: u32 = 6;
-    /// `NFT_META_OIFNAME`
     pub const META_OIFNAME: u32 = 7;
-    /// `NFT_META_NFTRACE`
     pub const META_NFTRACE: u32 = 12;
-    /// `NFT_META_NFPROTO`
     pub const META_NFPROTO: u32 = 15;
-    /// `NFT_META_L4PROTO`
     pub const META_L4PROTO: u32 = 16;
-    /// `NFTA_CT_DREG`
     pub const CT_DREG: u16 = 1;
-    /// `NFTA_CT_KEY`
     pub const CT_KEY: u16 = 2;
-    /// `NFTA_CT_DIRECTION`
     pub const CT_DIRECTION: u16 = 3;
-    /// `NFTA_CT_SREG`
     pub const CT_SREG: u16 = 4;
     /// `IP_CT_DIR_ORIGINAL`
     pub const CT_DIR_ORIGINAL: u8 = 0;
     /// `IP_CT_DIR_REPLY`
     pub const CT_DIR_REPLY: u8 = 1;
-    /// `NFT_CT_STATE`
     pub const CT_STATE: u32 = 0;
     /// `NFT_CT_DIRECTION`
     pub const CT_DIRECTION_KEY: u32 = 1;
-    /// `NFT_CT_STATUS`
     pub const CT_STATUS: u32 = 2;
-    /// `NFT_CT_MARK`
     pub const CT_MARK: u32 = 3;
-    /// `NFT_CT_PROTO_DST`
     pub const CT_PROTO_DST: u32 = 12;
     /// `NFT_CT_PKTS`
     pub const CT_PACKETS: u32 = 14;
-    /// `NFT_CT_SRC_IP`
     pub const CT_SRC_IP: u32 = 19;
-    /// `NFT_CT_DST_IP`
     pub const CT_DST_IP: u32 = 20;
-    /// `NFT_CT_SRC_IP6`
     pub const CT_SRC_IP6: u32 = 21;
-    /// `NFT_CT_DST_IP6`
     pub const CT_DST_IP6: u32 = 22;
     /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)`
     pub const CT_STATE_ESTABLISHED: u32 = 2;
@@ -396,20 +269,13 @@ pub mod expression {
     pub const CT_STATE_NEW: u32 = 8;
     /// `IPS_DST_NAT`
     pub const CT_STATUS_DNAT: u32 = 32;
-    /// `NFTA_SOCKET_KEY`
     pub const SOCKET_KEY: u16 = 1;
-    /// `NFTA_SOCKET_DREG`
     pub const SOCKET_DREG: u16 = 2;
-    /// `NFT_SOCKET_TRANSPARENT`
     pub const SOCKET_TRANSPARENT: u32 = 0;
-    /// `NFT_SOCKET_WILDCARD`
     pub const SOCKET_WILDCARD: u32 = 2;
 
-    /// `NFTA_FIB_DREG`
     pub const FIB_DREG: u16 = 1;
-    /// `NFTA_FIB_RESULT`
     pub const FIB_RESULT: u16 = 2;
-    /// `NFTA_FIB_FLAGS`
     pub const FIB_FLAGS: u16 = 3;
     /// `NFT_FIB_RESULT_ADDRTYPE`
     pub const FIB_ADDRTYPE: u32 = 3;
@@ -419,15 +285,11 @@ pub mod expression {
     pub const FIB_DADDR: u32 = 2;
     /// `RTN_LOCAL`
     pub const ADDRTYPE_LOCAL: u32 = 2;
-    /// `NFTA_LOOKUP_SET`
     pub const LOOKUP_SET: u16 = 1;
-    /// `NFTA_LOOKUP_SREG`
     pub const LOOKUP_SREG: u16 = 2;
-    /// `NFTA_LOOKUP_DREG`
     pub const LOOKUP_DREG: u16 = 3;
     /// `NFTA_OBJREF_IMM_TYPE`
     pub const OBJREF_TYPE: u16 = 1;
-    /// `NFTA_LOOKUP_FLAGS`
     pub const LOOKUP_FLAGS: u16 = 5;
     /// `NFTA_NG_DREG`
     pub const NUMGEN_DREG: u16 = 1;
@@ -441,37 +303,24 @@ pub mod expression {
     pub const NUMGEN_IN_TURN: u32 = 0;
     /// `NFT_NG_RANDOM`
     pub const NUMGEN_RANDOM: u32 = 1;
-    /// `NFTA_HASH_SREG`
     pub const HASH_SREG: u16 = 1;
-    /// `NFTA_HASH_DREG`
     pub const HASH_DREG: u16 = 2;
-    /// `NFTA_HASH_LEN`
     pub const HASH_LEN: u16 = 3;
-    /// `NFTA_HASH_MODULUS`
     pub const HASH_MODULUS: u16 = 4;
-    /// `NFTA_HASH_SEED`
     pub const HASH_SEED: u16 = 5;
-    /// `NFTA_HASH_OFFSET`
     pub const HASH_OFFSET: u16 = 6;
-    /// `NFTA_HASH_TYPE`
     pub const HASH_TYPE: u16 = 7;
-    /// `NFT_HASH_JENKINS`
     pub const HASH_JENKINS: u32 = 0;
-    /// `NFTA_NAT_TYPE`
     pub const NAT_TYPE: u16 = 1;
-    /// `NFTA_NAT_FAMILY`
     pub const NAT_FAMILY: u16 = 2;
     /// `NFTA_NAT_REG_ADDR_MIN`
     pub const NAT_ADDR_MIN: u16 = 3;
     /// `NFTA_NAT_REG_PROTO_MIN`
     pub const NAT_PROTO_MIN: u16 = 5;
-    /// `NFT_NAT_DNAT`
     pub const NAT_DNAT: u32 = 1;
-    /// `NFTA_MASQ_FLAGS`
     pub const MASQ_FLAGS: u16 = 1;
     /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`
     pub const NAT_FULLY_RANDOM: u32 = 0x10;
-    /// `NFTA_REJECT_TYPE`
     pub const REJECT_TYPE: u16 = 1;
     /// `NFTA_REJECT_ICMP_CODE`
     pub const REJECT_CODE: u16 = 2;
@@ -483,30 +332,18 @@ pub mod expression {
     pub const ICMPV6_PORT: u8 = 4;
     /// `NFTA_DYNSET_SET_NAME`
     pub const DYNSET_SET: u16 = 1;
-    /// `NFTA_DYNSET_OP`
     pub const DYNSET_OP: u16 = 3;
-    /// `NFTA_DYNSET_SREG_KEY`
     pub const DYNSET_SREG_KEY: u16 = 4;
-    /// `NFTA_DYNSET_SREG_DATA`
     pub const DYNSET_SREG_DATA: u16 = 5;
     /// `NFT_DYNSET_OP_UPDATE`
     pub const DYNSET_UPDATE: u32 = 1;
-    /// `NFTA_MATCH_NAME`
     pub const MATCH_NAME: u16 = 1;
-    /// `NFTA_MATCH_REV`
     pub const MATCH_REV: u16 = 2;
-    /// `NFTA_MATCH_INFO`
     pub const MATCH_INFO: u16 = 3;
-    /// `NFTA_TARGET_NAME`
     pub const TARGET_NAME: u16 = 1;
-    /// `NFTA_LIMIT_RATE`
     pub const LIMIT_RATE: u16 = 1;
-    /// `NFTA_LIMIT_UNIT`
     pub const LIMIT_UNIT: u16 = 2;
-    /// `NFTA_LIMIT_BURST`
     pub const LIMIT_BURST: u16 = 3;
-    /// `NFTA_IMMEDIATE_DREG`
     pub const IMMEDIATE_DREG: u16 = 1;
-    /// `NFTA_IMMEDIATE_DATA`
     pub const IMMEDIATE_DATA: u16 = 2;
 }
