@@ -33,7 +33,7 @@ pub fn bridges_of_veths() -> Result<Vec<Bridge>, Error> {
     let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
     let found: Found = socket.dump(
         |writer, sequence| {
-            writer.message(link::GET, flags::DUMP, sequence, |w| w.raw(&link::NO_INDEX));
+            writer.message(libc::RTM_GETLINK, flags::DUMP, sequence, |w| w.raw(&link::NO_INDEX));
         },
         |found: &mut Found, message| found.add(message).ok_or(Error::Malformed("a device")),
     )?;

@@ -119,7 +119,7 @@ impl DummyDevice {
         let Some(alias) = self.alias else { return Ok(made) };
         if made || self.find()?.is_some_and(|link| link.alias.as_deref() != Some(alias)) {
             let device = self.name;
-            let named = self.socket.carry_out(link::NEW, 0, |w| {
+            let named = self.socket.carry_out(libc::RTM_NEWLINK, 0, |w| {
                 w.raw(&link::NO_INDEX);
                 w.string(link::NAME, device);
                 w.string(link::ALIAS, alias);
@@ -136,11 +136,12 @@ impl DummyDevice {
         let (device, kinds) = (self.name, self.kinds);
         let mut last = None;
         for &kind in kinds {
-            let made = self.socket.carry_out(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
-                w.raw(&link::NO_INDEX);
-                w.string(link::NAME, device);
-                w.nest(link::INFO, |w| w.string(link::INFO_KIND, kind));
-            });
+            let made =
+                self.socket.carry_out(libc::RTM_NEWLINK, flags::CREATE | flags::EXCLUSIVE, |w| {
+                    w.raw(&link::NO_INDEX);
+                    w.string(link::NAME, device);
+                    w.nest(link::INFO, |w| w.string(link::INFO_KIND, kind));
+                });
             let Err(source) = made else { return Ok(true) };
             let errno = source.errno();
             last = Some(failed(format!("make the device {device} of the type {kind}"))(source));
@@ -174,7 +175,7 @@ impl DummyDevice {
     /// If the kernel refuses or does not answer.
     pub fn delete(&mut self) -> Result<bool, DeviceError> {
         let name = self.name;
-        let deleted = self.socket.carry_out(link::DELETE, 0, |w| {
+        let deleted = self.socket.carry_out(libc::RTM_DELLINK, 0, |w| {
             w.raw(&link::NO_INDEX);
             w.string(link::NAME, name);
         });
@@ -255,13 +256,13 @@ impl DummyDevice {
         let Some(link) = self.find()? else { return Err(DeviceError::Missing { device }) };
         let mut requests = Pipeline::default();
         for ip in add {
-            requests.request(address::NEW, flags::CREATE | flags::REPLACE, |w| {
+            requests.request(libc::RTM_NEWADDR, flags::CREATE | flags::REPLACE, |w| {
                 write_address(link.index, *ip, single(*ip), w);
             });
         }
         for ip in remove {
             requests
-                .request(address::DELETE, 0, |w| write_address(link.index, *ip, single(*ip), w));
+                .request(libc::RTM_DELADDR, 0, |w| write_address(link.index, *ip, single(*ip), w));
         }
         let refused = self.send(&requests)?;
         let mut errors = Vec::new();
@@ -299,7 +300,7 @@ impl DummyDevice {
         let found = found.map_err(failed(LIST))?;
         let mut requests = Pipeline::default();
         for (ip, prefix) in &found {
-            requests.request(address::DELETE, 0, |w| write_address(index, *ip, *prefix, w));
+            requests.request(libc::RTM_DELADDR, 0, |w| write_address(index, *ip, *prefix, w));
         }
         let refused = self.send(&requests)?;
         // An address that has gone meanwhile is no error.
@@ -347,7 +348,7 @@ fn write_address(index: u32, ip: IpAddr, prefix: u8, writer: &mut Writer) {
                 libc::AF_INET as u8,
                 prefix,
                 0,
-                address::SCOPE_HOST,
+                libc::RT_SCOPE_HOST,
                 index,
             ));
             writer.attribute(address::LOCAL, &ip.octets());

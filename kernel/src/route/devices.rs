@@ -40,7 +40,8 @@ impl DeviceFollower {
     pub fn list(&mut self) -> Result<BTreeMap<u32, String>, Error> {
         self.requests.dump(
             |writer, sequence| {
-                writer.message(link::GET, flags::DUMP, sequence, |w| w.raw(&link::NO_INDEX));
+                writer
+                    .message(libc::RTM_GETLINK, flags::DUMP, sequence, |w| w.raw(&link::NO_INDEX));
             },
             |found: &mut BTreeMap<u32, String>, message| {
                 let index = message.payload.get(4..).and_then(|rest| rest.first_chunk::<4>());
@@ -58,7 +59,7 @@ impl DeviceFollower {
     /// If the kernel's announcements cannot be received.
     pub async fn changed(&mut self) -> Result<(), Error> {
         let announced = |message: &crate::netlink::Message<'_>| {
-            matches!(message.kind, link::NEW | link::DELETE)
+            matches!(message.kind, libc::RTM_NEWLINK | libc::RTM_DELLINK)
         };
         if let Ok(announced) = timeout(REFRESH, self.announcements.announced(announced)).await {
             announced?;

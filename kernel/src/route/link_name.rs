@@ -1,6 +1,6 @@
 //! The names of interfaces.
 
-use super::list::abi::link::{GET, HEADER, NAME};
+use super::list::abi::link::{HEADER, NAME};
 use crate::netlink::{Error, Socket, Writer};
 
 /// Returns the name of the interface with this index in the calling thread's network namespace;
@@ -15,7 +15,7 @@ pub fn interface_name(index: u32) -> Result<Option<String>, Error> {
         link[4..8].copy_from_slice(&index.to_ne_bytes());
         w.raw(&link);
     };
-    let name = socket.find(GET, fill, libc::ENODEV, |message| {
+    let name = socket.find(libc::RTM_GETLINK, fill, libc::ENODEV, |message| {
         Ok(message.attributes(HEADER).text(NAME).map(str::to_owned))
     })?;
     Ok(name.flatten())

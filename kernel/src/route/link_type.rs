@@ -17,7 +17,7 @@ const IMPOSSIBLE_NAME: &str = "/";
 /// refuses.
 pub fn has_link_type(kind: &str) -> Result<bool, Error> {
     let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
-    let made = socket.carry_out(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
+    let made = socket.carry_out(libc::RTM_NEWLINK, flags::CREATE | flags::EXCLUSIVE, |w| {
         w.raw(&link::NO_INDEX);
         w.string(link::NAME, IMPOSSIBLE_NAME);
         w.nest(link::INFO, |w| w.string(link::INFO_KIND, kind));

@@ -20,7 +20,7 @@ pub(crate) fn find(socket: &mut Socket, device: &str) -> Result<Option<Link>, Er
         w.raw(&link::NO_INDEX);
         w.string(link::NAME, device);
     };
-    socket.find(link::GET, fill, libc::ENODEV, |message| {
+    socket.find(libc::RTM_GETLINK, fill, libc::ENODEV, |message| {
         read_link(message).ok_or(Error::Malformed("a device"))
     })
 }
@@ -62,7 +62,7 @@ pub(crate) fn with_prefixes(
     for family in [libc::AF_INET, libc::AF_INET6] {
         let of_family = socket.dump(
             |writer, sequence| {
-                writer.message(address::GET, flags::DUMP, sequence, |w| {
+                writer.message(libc::RTM_GETADDR, flags::DUMP, sequence, |w| {
                     w.raw(&address::header(family as u8, 0, 0, 0, index));
                 });
             },
@@ -81,7 +81,7 @@ pub(crate) fn with_prefixes(
 /// Returns the index of the device whose address changed; `None` if the message reports no such
 /// change.
 pub(crate) fn changed_device(message: &Message<'_>) -> Option<u32> {
-    let is_change = matches!(message.kind, address::NEW | address::DELETE);
+    let is_change = matches!(message.kind, libc::RTM_NEWADDR | libc::RTM_DELADDR);
     read_address(message).filter(|_| is_change).map(|(index, _)| index)
 }
 
@@ -89,8 +89,8 @@ pub(crate) fn changed_device(message: &Message<'_>) -> Option<u32> {
 /// reports no such change.
 pub(crate) fn change(message: &Message<'_>) -> Option<(IpAddr, bool)> {
     let is_there = match message.kind {
-        address::NEW => true,
-        address::DELETE => false,
+        libc::RTM_NEWADDR => true,
+        libc::RTM_DELADDR => false,
         _ => return None,
     };
     let (_, ip) = read_address(message)?;
@@ -128,12 +128,6 @@ fn read_address(message: &Message<'_>) -> Option<(u32, Option<IpAddr>)> {
 pub(crate) mod abi {
     /// Devices (`linux/if_link.h`).
     pub(crate) mod link {
-        /// `RTM_NEWLINK`
-        pub(crate) const NEW: u16 = 16;
-        /// `RTM_DELLINK`
-        pub(crate) const DELETE: u16 = 17;
-        /// `RTM_GETLINK`
-        pub(crate) const GET: u16 = 18;
 
         /// The length of `struct ifinfomsg`, of which bytes 4 to 7 are the index.
         pub(crate) const HEADER: usize = 16;
@@ -158,13 +152,6 @@ pub(crate) mod abi {
         /// (`linux/rtnetlink.h`).
         pub(crate) const GROUPS: [i32; 2] = [5, 9];
 
-        /// `RTM_NEWADDR`
-        pub(crate) const NEW: u16 = 20;
-        /// `RTM_DELADDR`
-        pub(crate) const DELETE: u16 = 21;
-        /// `RTM_GETADDR`
-        pub(crate) const GET: u16 = 22;
-
         /// `IFA_ADDRESS`
         pub(crate) const ADDRESS: u16 = 1;
         /// `IFA_LOCAL`
@@ -174,8 +161,6 @@ pub(crate) mod abi {
         /// Preferred for no time, valid for ever; and two numbers that the kernel sets.
         pub(crate) const NEVER_PREFERRED: [u8; 16] =
             [0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0];
-        /// `RT_SCOPE_HOST`
-        pub(crate) const SCOPE_HOST: u8 = 254;
         /// `IFA_F_NODAD`
         pub(crate) const NO_DETECTION: u8 = 2;
 

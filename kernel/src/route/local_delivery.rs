@@ -36,7 +36,8 @@ impl LocalDelivery {
     pub fn ensure(&self, family: IpFamily) -> Result<(), Error> {
         let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
         let lo = list::find(&mut socket, "lo")?.ok_or(Error::Malformed("no loopback device"))?;
-        self.route(&mut socket, family, abi::NEW_ROUTE, flags::CREATE | flags::REPLACE, lo.index)?;
+        let create = flags::CREATE | flags::REPLACE;
+        self.route(&mut socket, family, libc::RTM_NEWROUTE, create, lo.index)?;
         match self.add_rule(&mut socket, family) {
             Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
             result => result,
@@ -59,20 +60,20 @@ impl LocalDelivery {
         };
         // One at a time.
         let mut delete_rule =
-            || socket.carry_out(abi::DELETE_RULE, 0, |w| self.write_rule(w, family));
+            || socket.carry_out(libc::RTM_DELRULE, 0, |w| self.write_rule(w, family));
         while was_there(delete_rule())? {}
-        was_there(self.route(&mut socket, family, abi::DELETE_ROUTE, 0, lo.index)).map(drop)
+        was_there(self.route(&mut socket, family, libc::RTM_DELROUTE, 0, lo.index)).map(drop)
     }
 
     /// Appends what a request about any rule of this place contains.
     fn write_rule(&self, w: &mut Writer, family: IpFamily) {
         w.raw(&[family_number(family), 0, 0, 0, self.table, 0, 0, abi::TO_TABLE, 0, 0, 0, 0]);
         w.attribute(abi::RULE_PRIORITY, &self.priority.to_ne_bytes());
-        w.attribute(abi::RULE_PROTOCOL, &[abi::KERNEL]);
+        w.attribute(abi::RULE_PROTOCOL, &[libc::RTPROT_KERNEL]);
     }
 
     fn add_rule(&self, socket: &mut Socket, family: IpFamily) -> Result<(), Error> {
-        socket.carry_out(abi::NEW_RULE, flags::CREATE | flags::EXCLUSIVE, |w| {
+        socket.carry_out(libc::RTM_NEWRULE, flags::CREATE | flags::EXCLUSIVE, |w| {
             self.write_rule(w, family);
             w.attribute(abi::RULE_MARK, &self.mark.to_ne_bytes());
             w.attribute(abi::RULE_MASK, &self.mask.to_ne_bytes());
@@ -87,12 +88,13 @@ impl LocalDelivery {
         flags: u16,
         device: u32,
     ) -> Result<(), Error> {
-        let (scope, local) = (abi::SCOPE_HOST, abi::LOCAL);
+        let (scope, local) = (libc::RT_SCOPE_HOST, libc::RTN_LOCAL);
         socket.carry_out(kind, flags, |w| {
-            let header = [family_number(family), 0, 0, 0, self.table, abi::KERNEL, scope, local];
+            let header =
+                [family_number(family), 0, 0, 0, self.table, libc::RTPROT_KERNEL, scope, local];
             w.raw(&header);
             w.raw(&[0; 4]);
-            w.attribute(abi::ROUTE_DEVICE, &device.to_ne_bytes());
+            w.attribute(libc::RTA_OIF, &device.to_ne_bytes());
         })
     }
 }
@@ -138,24 +140,16 @@ impl DeliveryAnnouncements {
 
 fn is_deletion(message: &Message<'_>, priority: u32) -> bool {
     match message.kind {
-        abi::DELETE_RULE => {
+        libc::RTM_DELRULE => {
             message.attributes(abi::RULE_HEADER).ne32(abi::RULE_PRIORITY) == Some(priority)
         }
-        abi::DELETE_ROUTE => true,
+        libc::RTM_DELROUTE => true,
         _ => false,
     }
 }
 
 /// The numbers of the kernel's protocol (`linux/rtnetlink.h`, `linux/fib_rules.h`).
 mod abi {
-    /// `RTM_NEWROUTE`
-    pub(super) const NEW_ROUTE: u16 = 24;
-    /// `RTM_DELROUTE`
-    pub(super) const DELETE_ROUTE: u16 = 25;
-    /// `RTM_NEWRULE`
-    pub(super) const NEW_RULE: u16 = 32;
-    /// `RTM_DELRULE`
-    pub(super) const DELETE_RULE: u16 = 33;
 
     /// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_ROUTE` and `RTNLGRP_IPV6_RULE`
     pub(super) const GROUPS: [i32; 4] = [7, 8, 11, 19];
@@ -172,15 +166,6 @@ mod abi {
     pub(super) const RULE_MASK: u16 = 16;
     /// `FRA_PROTOCOL`
     pub(super) const RULE_PROTOCOL: u16 = 21;
-
-    /// `RTPROT_KERNEL`
-    pub(super) const KERNEL: u8 = 2;
-    /// `RT_SCOPE_HOST`
-    pub(super) const SCOPE_HOST: u8 = 254;
-    /// `RTN_LOCAL`
-    pub(super) const LOCAL: u8 = 2;
-    /// `RTA_OIF`
-    pub(super) const ROUTE_DEVICE: u16 = 4;
 
     /// The answers about a rule or route that is not there, or that the kernel cannot have.
     pub(super) const MISSING: [i32; 4] =

@@ -14,17 +14,18 @@ pub(crate) fn local_networks(socket: &mut Socket, family: IpFamily) -> Result<Ve
     let family = family_number(family);
     let listed = socket.dump(
         |writer, sequence| {
-            writer.message(abi::GET, flags::DUMP, sequence, |w| w.raw(&abi::local(family)));
+            writer
+                .message(libc::RTM_GETROUTE, flags::DUMP, sequence, |w| w.raw(&abi::local(family)));
         },
         |found: &mut Vec<IpNet>, message| {
             let is_route = message.payload.len() >= abi::HEADER;
             // Without strict checks, the kernel lists the routes of all kinds and tables.
             if is_route
-                && message.payload[abi::KIND] == abi::LOCAL
-                && message.payload[abi::TABLE] == abi::TABLE_LOCAL
+                && message.payload[abi::KIND] == libc::RTN_LOCAL
+                && message.payload[abi::TABLE] == libc::RT_TABLE_LOCAL
             {
                 let attributes = message.attributes(abi::HEADER);
-                let to = attributes.find_kind(abi::DESTINATION);
+                let to = attributes.find_kind(libc::RTA_DST);
                 let to = to.and_then(|to| families::address(to.payload));
                 let prefix = message.payload[abi::PREFIX];
                 found.extend(to.and_then(|to| IpNet::new(to, prefix).ok()));
@@ -41,8 +42,6 @@ pub(crate) fn local_networks(socket: &mut Socket, family: IpFamily) -> Result<Ve
 
 /// Routes (`linux/rtnetlink.h`).
 mod abi {
-    /// `RTM_GETROUTE`
-    pub(super) const GET: u16 = 26;
 
     /// The length of `struct rtmsg`.
     pub(super) const HEADER: usize = 12;
@@ -51,16 +50,9 @@ mod abi {
     pub(super) const TABLE: usize = 4;
     pub(super) const KIND: usize = 7;
 
-    /// `RTN_LOCAL`
-    pub(super) const LOCAL: u8 = 2;
-    /// `RTA_DST`
-    pub(super) const DESTINATION: u16 = 1;
-    /// `RT_TABLE_LOCAL`
-    pub(super) const TABLE_LOCAL: u8 = 255;
-
     /// A header that selects the table `local`.
     pub(super) fn local(family: u8) -> [u8; HEADER] {
-        [family, 0, 0, 0, TABLE_LOCAL, 0, 0, LOCAL, 0, 0, 0, 0]
+        [family, 0, 0, 0, libc::RT_TABLE_LOCAL, 0, 0, libc::RTN_LOCAL, 0, 0, 0, 0]
     }
 }
 

@@ -7,20 +7,8 @@ use crate::{
     netlink::{Error, Socket, Writer},
 };
 
-/// `RTM_GETROUTE`
-const GET_ROUTE: u16 = 26;
 /// The length of `struct rtmsg`.
 const HEADER: usize = 12;
-/// `RTA_DST`
-const DESTINATION: u16 = 1;
-/// `RTA_SRC`, `RTA_IIF`, `RTA_MARK`
-const SOURCE: u16 = 2;
-const INPUT: u16 = 3;
-const MARK: u16 = 16;
-/// `RTA_OIF`
-const OUTPUT: u16 = 4;
-/// `RTA_GATEWAY`
-const GATEWAY: u16 = 5;
 /// `RTA_VIA`: a gateway of another family, behind the number of that in two bytes.
 const VIA: u16 = 18;
 
@@ -47,11 +35,11 @@ pub struct RoutedBy {
 /// If the kernel refuses or does not answer.
 pub fn next_hop(to: IpAddr, by: RoutedBy, output: u32) -> Result<Option<IpAddr>, Error> {
     let number = |number: u32| number.to_ne_bytes().to_vec();
-    let mut way = vec![(SOURCE, octets(by.source)), (MARK, number(by.mark))];
-    way.extend(by.input.map(|input| (INPUT, number(input))));
+    let mut way = vec![(libc::RTA_SRC, octets(by.source)), (libc::RTA_MARK, number(by.mark))];
+    way.extend(by.input.map(|input| (libc::RTA_IIF, number(input))));
     match look_up(to, &way) {
         Ok(Some((gateway, through))) if through == output => Ok(gateway),
-        _ => Ok(look_up(to, &[(OUTPUT, number(output))])?.and_then(|(gateway, _)| gateway)),
+        _ => Ok(look_up(to, &[(libc::RTA_OIF, number(output))])?.and_then(|(gateway, _)| gateway)),
     }
 }
 
@@ -59,17 +47,17 @@ pub fn next_hop(to: IpAddr, by: RoutedBy, output: u32) -> Result<Option<IpAddr>,
 fn look_up(to: IpAddr, by: &[(u16, Vec<u8>)]) -> Result<Option<(Option<IpAddr>, u32)>, Error> {
     let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
     let (family, bits) = if to.is_ipv4() { (libc::AF_INET, 32) } else { (libc::AF_INET6, 128) };
-    let from_bits = if by.iter().any(|(kind, _)| *kind == SOURCE) { bits } else { 0 };
+    let from_bits = if by.iter().any(|(kind, _)| *kind == libc::RTA_SRC) { bits } else { 0 };
     let fill = |w: &mut Writer| {
         w.raw(&[family as u8, bits, from_bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        w.attribute(DESTINATION, &octets(to));
+        w.attribute(libc::RTA_DST, &octets(to));
         by.iter().for_each(|(kind, value)| w.attribute(*kind, value));
     };
-    let found = socket.find(GET_ROUTE, fill, libc::ENETUNREACH, |message| {
+    let found = socket.find(libc::RTM_GETROUTE, fill, libc::ENETUNREACH, |message| {
         let route = message.attributes(HEADER);
-        let gateway = route.find_kind(GATEWAY).and_then(|found| address(found.payload));
+        let gateway = route.find_kind(libc::RTA_GATEWAY).and_then(|found| address(found.payload));
         let via = || address(route.find_kind(VIA)?.payload.get(2..)?);
-        Ok(route.ne32(OUTPUT).map(|index| (gateway.or_else(via), index)))
+        Ok(route.ne32(libc::RTA_OIF).map(|index| (gateway.or_else(via), index)))
     })?;
     Ok(found.flatten())
 }
