@@ -1,14 +1,14 @@
 //! Removal of conntrack entries that contradict a synced state: a UDP or SCTP flow goes to the
 //! address in its entry for as long as packets come, whatever the rules are. TCP is never touched.
 //!
-//! [`Reconciler::synced`] notes the frontends that may have stale flows, of all after the first sync
+//! [`Reconciler::synced`] notes the frontends that may have stale flows: all after the first sync
 //! and after [`Reconciler::doubt`]. A thread asks the kernel for their flows, deletes the stale
-//! ones, and repeats that until it succeeds. A flow is stale,
+//! ones, and repeats that until it succeeds. Stale are
 //!
-//! - to a frontend of a Service port, unless an endpoint answers that still serves it, also while
-//!   it terminates or topology leaves it out; none is while no endpoint serves;
-//! - to a frontend that was a Service port's before, if an endpoint of that answers; if there was
-//!   none, all that are redirected are.
+//! - flows to a frontend of a Service port, unless an endpoint answers that still serves the port,
+//!   also while it terminates or topology leaves it out; none while no endpoint serves;
+//! - flows to a frontend that was a Service port's before, if an endpoint of that port answers, or
+//!   if the port had no endpoint and the flows are redirected.
 //!
 //! A node port is the port on the node's own addresses, as listed when the kernel is asked. Only
 //! zone 0 is searched. Under the userspace backend, where the proxy answers, all flows would be

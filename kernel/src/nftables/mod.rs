@@ -15,7 +15,7 @@
 //! - **Kernel 5.13 is the oldest that is supported.** Before 6.2, a chain cannot be deleted for a
 //!   moment after the last map element that led to it: wait a second, and try again.
 //!
-//! The features `json` and `testing` have a transport that runs `nft -j`, and a model of the kernel.
+//! The features `json` and `testing` have a transport that runs `nft -j` and a model of the kernel.
 
 #![forbid(unsafe_code)]
 

@@ -6,8 +6,8 @@
 //!
 //! [`run`] runs a program. [`nft_trixie`] brings a second version of nft, and [`RefusableIptables`]
 //! has the programs of iptables fail. [`wait`] repeats a look at what another program does.
-//! [`skipped`] records a test that this machine cannot run. [`Tun`] is an interface for packets that
-//! a test makes.
+//! [`skipped`] records a test that this machine cannot run. [`Tun`] is an interface for packets of
+//! a test.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
 //! The tables of the kernel as bytecode: read, decoded and evaluated without anything that writes
-//! them. An evaluation is symbolic: [`Packets`] are split where an expression treats some otherwise,
-//! so that [`Program::fates`] returns parts, each with the one [`Fate`] of all its packets.
+//! them. An evaluation is symbolic: [`Packets`] are split where an expression treats some in
+//! another way, so that [`Program::fates`] returns parts, each with the [`Fate`] of its packets.
 //!
 //! What is assumed: the connection is new, and no mark is set. Sets whose elements packets add are
 //! empty, or have the client alone ([`Program::fates_of`]). Whatever is not understood, or takes
