@@ -16,9 +16,7 @@ use switchyard_core::{
     config::NodeConfig,
     testing::{
         ManyServices, NODE, Stepped,
-        bench::{
-            TimedEngine, Unwatched, cluster_from_arguments, median, report, resolved, show, time,
-        },
+        bench::{TimedEngine, cluster_from_arguments, median, report, resolved, show, time},
         endpoint, service, slice,
     },
 };
@@ -38,16 +36,13 @@ fn main() {
     let many = cluster_from_arguments();
     println!("{} Services x {} endpoints, nftables by netlink", many.services, many.endpoints);
 
-    // As the program runs, and without listening to what others change: what that costs.
-    for (watches, note) in [(true, ""), (false, ", unwatched")] {
-        let (first, floor): (Vec<_>, Vec<_>) = (0..FIRST_ROUNDS)
-            .map(|_| {
-                let first = in_namespace(|| start(&many, watches).first(&many));
-                (first, first_floor(&many))
-            })
-            .unzip();
-        report(&format!("first programming{note}"), first, floor, FIRST_TARGET, 3);
-    }
+    let (first, floor): (Vec<_>, Vec<_>) = (0..FIRST_ROUNDS)
+        .map(|_| {
+            let first = in_namespace(|| TimedEngine::start(&many, proxier()).first(&many));
+            (first, first_floor(&many))
+        })
+        .unzip();
+    report("first programming", first, floor, FIRST_TARGET, 3);
 
     if let Some(nft) = nft_program(&many) {
         println!("{:<28}{:>12}", "the same by `nft -f`", show(nft, 3));
@@ -125,13 +120,6 @@ fn remember_clients() {
     let mut transaction = Transaction::new();
     transaction.add_elements(&table(), &map, (0..CLIENTS).map(client).collect());
     transport.commit(&transaction).expect("clients are added");
-}
-
-fn start(many: &ManyServices, watches: bool) -> TimedEngine {
-    match watches {
-        true => TimedEngine::start(many, proxier()),
-        false => TimedEngine::start(many, Unwatched(proxier())),
-    }
 }
 
 /// The transaction that a kernel without tables is sent.

@@ -1,11 +1,9 @@
 //! The slots of a pool: how many there are, how a rule selects one, and which endpoint is in each.
 //!
-//! A pool of N endpoints fills the slots 0 to N-1; with weights, an endpoint has several slots.
 //! When endpoints are added and removed, the others keep their slots where possible, so that a
 //! commit holds the changed endpoints and not all that come after them. A restart takes the slots
-//! over as the kernel has them. A hash needs many more slots than endpoints, so that most slots
-//! keep their endpoints when one comes or goes; these slots follow from the pool alone
-//! ([`maglev::table`]), so that all nodes agree.
+//! over as the kernel has them. The slots of a hash follow from the pool alone ([`maglev::table`]),
+//! so that all nodes agree.
 
 use std::{cmp::Ordering, net::SocketAddr, sync::Arc};
 

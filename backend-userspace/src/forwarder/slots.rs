@@ -2,11 +2,9 @@
 //!
 //! The bounds are dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for
 //! shared-memory packet switches", 1998): a Service port may take another slot only while the
-//! number of free slots exceeds those that it holds. A Service that takes all that it may leaves
-//! half of the places, two leave a third; a single client leaves two thirds to others of a Service,
-//! and half whatever the number of Services. So there is always a place for those who hold few, and
-//! nothing is set aside for them in advance. The protocols of a Service are counted apart: flows of
-//! UDP, which have no end, must not keep a client from connecting.
+//! number of free slots exceeds those that it holds. So there is always a place for those who hold
+//! few, and nothing is set aside for them in advance. The protocols of a Service are counted apart:
+//! flows of UDP, which have no end, must not keep a client from connecting.
 
 use std::{
     collections::HashMap,

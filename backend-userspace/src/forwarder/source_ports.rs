@@ -1,11 +1,6 @@
-//! The ports that flows come from.
-//!
-//! A socket that connects without a port of its own gets one that no other socket of the node has,
-//! so that all flows and all other programs together could have some 28,000. Flows to different
-//! endpoints share ports instead, and leave a third of the ports to others.
-//!
-//! A port rests after a flow, before it leads to the same endpoint again: a late answer to one
-//! client must not reach another. An eighth of the ports is for that.
+//! The ports that flows come from. Flows to different endpoints share ports: without that, all
+//! flows and all other programs together could have some 28,000. A port rests after a flow, before
+//! it leads to the same endpoint again: a late answer to one client must not reach another.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},

@@ -10,17 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
-
 use super::ManyServices;
 use crate::{
     engine::Engine,
     objects::Event,
-    proxier::{Profile, Proxier, ProxierError, SyncReport},
+    proxier::Proxier,
     runner::{EngineEvent, Pace, RunnerConfig},
     state::State,
     track::Tracker,
-    transition::Transition,
 };
 
 /// The cluster that the arguments of a benchmark ask for: `SERVICES ENDPOINTS`, 10,000 and 5 by
@@ -116,12 +113,7 @@ impl TimedEngine {
     /// Sends the slices; returns the time until everything is programmed.
     pub fn first(&self, many: &ManyServices) -> Duration {
         let [_, slices] = many.lists();
-        self.time(slices)
-    }
-
-    /// Sends an event that changes something; returns the time until the kernel has it.
-    pub fn time(&self, event: Event) -> Duration {
-        self.time_parts(event)[0]
+        self.time_parts(slices)[0]
     }
 
     /// Sends an event that changes something; returns the time until the kernel has it, and how
@@ -135,23 +127,5 @@ impl TimedEngine {
 
     fn send(&self, event: Event) {
         self.inner.inputs().blocking_send(event.into()).expect("the engine runs");
-    }
-}
-
-/// A backend without its monitor, to measure what watching costs.
-pub struct Unwatched<P>(pub P);
-
-#[async_trait]
-impl<P: Proxier> Proxier for Unwatched<P> {
-    fn profile(&self) -> Profile {
-        self.0.profile()
-    }
-
-    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        self.0.sync(change).await
-    }
-
-    async fn clean_up(&mut self) -> Result<(), ProxierError> {
-        self.0.clean_up().await
     }
 }

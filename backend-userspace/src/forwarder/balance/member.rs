@@ -1,10 +1,9 @@
 //! An endpoint of a Service port: its connections, and whether it answers.
 //!
-//! An endpoint that fails twice without a success in between is left out of choices: for a second,
-//! and twice as long each further time, up to a minute. Then a single connection tries the
-//! endpoint, and all others follow when that succeeds, or when the trial connection has not failed
-//! for five seconds, since some UDP services never answer. One failure alone leaves no endpoint
-//! out: the connection has gone to another endpoint anyway, and a restart may be over.
+//! An endpoint that fails twice without a success in between is left out of choices for a while;
+//! one failure alone may be that of a restart. Then a single connection tries the endpoint, and all
+//! others follow when that succeeds, or when it has not failed for five seconds, since some UDP
+//! services never answer.
 
 use std::{
     sync::{

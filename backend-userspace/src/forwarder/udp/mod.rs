@@ -1,10 +1,9 @@
 //! UDP flows: the datagrams of a client, and the answers.
 //!
-//! The listener's task receives what clients send, and sends it on by the flow's own socket, which
-//! is connected to the flow's endpoint. Each flow has a small task that sends answers back. Each
-//! thread has a socket of the listener and flows of its own, where the system allows that: it
-//! spreads clients by their addresses and ports, so that a flow stays in its thread. Nothing waits
-//! for a socket that cannot take a datagram now: the datagram is dropped, as routers do.
+//! The listener's task receives what clients send, and sends it on by the flow's own socket; each
+//! flow has a small task that sends answers back. The system spreads clients over the sockets of
+//! threads by their addresses and ports, so that a flow stays in its thread. Nothing waits for a
+//! socket that cannot take a datagram now: the datagram is dropped, as routers do.
 
 mod answers;
 mod buffer;
