@@ -11,9 +11,8 @@ use std::{
 use switchyard_model::Protocol;
 
 use crate::nftables::ruleset::{
-    ChainKind, Element, ElementData, Family, Field, Hook, InterfaceMatch, Operation, OperationKind,
-    Rule, Selector, SetData, SetDef, Side, SlotChoice, Statement, Table, Transaction, Verdict,
-    interval,
+    Element, ElementData, Family, Field, InterfaceMatch, Operation, OperationKind, Rule, Selector,
+    SetData, SetDef, Side, SlotChoice, Statement, Table, Transaction, Verdict, interval,
 };
 
 /// The longest comment that nft takes, in bytes.
@@ -356,41 +355,6 @@ impl Display for Side {
             Self::Source => "saddr",
             Self::Destination => "daddr",
         })
-    }
-}
-
-impl Display for ChainKind {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl ChainKind {
-    /// The word in nft's syntax and in the kernel.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Filter => "filter",
-            Self::Nat => "nat",
-        }
-    }
-}
-
-impl Display for Hook {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl Hook {
-    /// The word in nft's syntax.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Prerouting => "prerouting",
-            Self::Input => "input",
-            Self::Forward => "forward",
-            Self::Output => "output",
-            Self::Postrouting => "postrouting",
-        }
     }
 }
 

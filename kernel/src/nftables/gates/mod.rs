@@ -12,6 +12,8 @@ mod flow;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use switchyard_model::words;
+
 pub use self::flow::NewFlow;
 
 use self::effect::{Act, Effect, effect};
@@ -39,20 +41,15 @@ pub enum GateHook {
     Output,
 }
 
+// The names that nft has.
+words! { GateHook { Forward = "forward", Output = "output" } }
+
 impl GateHook {
     fn from_number(number: u32) -> Option<Self> {
         match number {
             2 => Some(Self::Forward),
             3 => Some(Self::Output),
             _ => None,
-        }
-    }
-
-    /// The name that nft has for the hook.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Forward => "forward",
-            Self::Output => "output",
         }
     }
 }

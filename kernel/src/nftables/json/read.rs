@@ -8,9 +8,8 @@ use serde_json::Value;
 use super::statement;
 use crate::nftables::{
     ruleset::{
-        BaseChain, Bytes, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData,
-        ElementDump, Family, Field, Hook, Key, Rule, RuleDump, SetData, SetDef, SetDump, SetName,
-        Table, TableDump,
+        BaseChain, Bytes, ChainBase, ChainDump, ChainName, Element, ElementData, ElementDump,
+        Family, Field, Key, Rule, RuleDump, SetData, SetDef, SetDump, SetName, Table, TableDump,
     },
     transport::{Elements, TransportError},
 };
@@ -139,10 +138,8 @@ fn base(name: &ChainName, chain: &Chain) -> ChainBase {
     let base = || {
         Some(BaseChain {
             name: name.clone(),
-            kind: ChainKind::ALL
-                .into_iter()
-                .find(|kind| chain.kind.as_deref() == Some(kind.as_str()))?,
-            hook: Hook::ALL.into_iter().find(|known| known.as_str() == hook)?,
+            kind: chain.kind.as_deref()?.parse().ok()?,
+            hook: hook.parse().ok()?,
             priority: chain.prio?,
         })
     };

@@ -12,9 +12,9 @@ use crate::{
         abi::{chain, data, element, expression, message, rule, set, table},
         listing::{dump_once, get},
         ruleset::{
-            BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData,
-            ElementDump, Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table,
-            TableDump, Value, Verdict,
+            BaseChain, ChainBase, ChainDump, ChainName, Element, ElementData, ElementDump, Family,
+            Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table, TableDump, Value,
+            Verdict,
             interval::{self, Boundary},
         },
         transport::Elements,
@@ -167,9 +167,7 @@ fn base_chain(name: &ChainName, read: Attributes<'_>, hook: Attribute<'_>) -> Op
     let number = hook.nested().be32(chain::HOOK_NUMBER)?;
     Some(BaseChain {
         name: name.clone(),
-        kind: ChainKind::ALL
-            .into_iter()
-            .find(|kind| read.text(chain::TYPE) == Some(kind.as_str()))?,
+        kind: read.text(chain::TYPE)?.parse().ok()?,
         hook: Hook::from_number(number)?,
         priority: hook.nested().be32(chain::HOOK_PRIORITY)?.cast_signed(),
     })

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use switchyard_model::words;
+
 use super::{ChainName, Element, ElementDump, Key, Rule, SetDef, SetName, Table};
 
 /// The hook of a base chain, by its number in the kernel (`enum nf_inet_hooks`).
@@ -19,11 +21,18 @@ pub enum Hook {
     Postrouting,
 }
 
-impl Hook {
-    /// All hooks.
-    pub const ALL: [Self; 5] =
-        [Self::Prerouting, Self::Input, Self::Forward, Self::Output, Self::Postrouting];
+// The words that nft has, as those of `ChainKind`.
+words! {
+    Hook: FromStr {
+        Prerouting = "prerouting",
+        Input = "input",
+        Forward = "forward",
+        Output = "output",
+        Postrouting = "postrouting",
+    }
+}
 
+impl Hook {
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|hook| *hook as u32 == number)
     }
@@ -38,10 +47,7 @@ pub enum ChainKind {
     Nat,
 }
 
-impl ChainKind {
-    /// All types.
-    pub const ALL: [Self; 2] = [Self::Filter, Self::Nat];
-}
+words! { ChainKind: FromStr { Filter = "filter", Nat = "nat" } }
 
 /// A chain that packets enter from a hook. Its policy is `accept`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
