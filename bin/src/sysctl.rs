@@ -56,8 +56,8 @@ fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => " (is the module nf_conntrack loaded?)",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            " (run with --init-only and privileges first, or set conntrack.maxPerCore and the \
-             timeouts of conntrack to 0)"
+            " (run with --init-only and privileges first, as the init container of a new pod does, or \
+             set conntrack.maxPerCore and the timeouts of conntrack to 0)"
         }
         _ => "",
     }

@@ -33,7 +33,7 @@ use crate::{
     process,
     select::{self, NoMode},
     source_task::{self, SourceError},
-    sysctl,
+    sysctl::{self, SysctlError},
 };
 
 /// The wait before a rejected file is tried again: the node may have been the reason.
@@ -54,6 +54,9 @@ enum Rejection {
     /// A field does not fit the Node.
     #[error(transparent)]
     Node(#[from] NodeError),
+    /// A configured setting of connection tracking cannot be made.
+    #[error("could not set conntrack parameters from kube-proxy configuration")]
+    Conntrack(#[from] SysctlError),
     /// An address cannot be bound, which would be fatal with `bindAddressHardFail`.
     #[error("cannot serve at {0}")]
     Server(SocketAddr, #[source] io::Error),
@@ -110,26 +113,32 @@ impl Reloader {
             };
             let expected = content.as_ref().unwrap_or(&known);
             let loaded = match self.load().await {
-                Ok(loaded) => loaded,
+                Ok(loaded) => {
+                    // Half-written content may be valid: only what stayed for a while counts.
+                    let file = loaded.settings.config_file.as_ref();
+                    if file.map(|file| Content::from(&*file.text)).as_ref() != Some(expected) {
+                        continue;
+                    }
+                    self.set_conntrack(&loaded.settings).await.map(|()| loaded)
+                }
                 // It is being written.
                 Err(_) if !config_watch::is(&file.path, expected) => continue,
                 Err(rejection) => {
                     let why = ErrorChain(&rejection).to_string();
-                    if content.is_some() || rejected.as_ref() != Some(&why) {
+                Err(rejection) => Err(rejection),
+            };
+            let is_new = content.is_some();
+            known = content.unwrap_or(known);
+            let loaded = match loaded {
+                Ok(loaded) => loaded,
+                    if is_new || rejected.as_ref() != Some(&why) {
                         self.reject(why.clone());
                     }
                     rejected = Some(why);
-                    known = content.unwrap_or(known);
                     continue;
                 }
             };
-            // Half-written content may be valid: only what stayed for a while counts.
-            let read = loaded.settings.config_file.as_ref().map(|file| Content::from(&*file.text));
-            if read.as_ref() != Some(expected) {
-                continue;
-            }
             rejected = None;
-            known = content.unwrap_or(known);
             if self.apply_file(loaded).await == Reload::Restart {
                 return;
             }
@@ -178,6 +187,26 @@ impl Reloader {
 
     fn reject(&self, why: String) {
         tracing::error!(
+    /// Makes the settings of connection tracking that a file changes, before the rest of the file
+    /// is applied. Returns the failure that would end the next start, too.
+    async fn set_conntrack(&self, settings: &Settings) -> Result<(), Rejection> {
+        let Some(conntrack) = settings.conntrack else { return Ok(()) };
+        if self.settings.conntrack == Some(conntrack) {
+            return Ok(());
+        }
+        let set = move || sysctl::Kernel::default().set_conntrack(&conntrack);
+        match task::spawn_blocking(set).await {
+            Ok(Err(error)) if conntrack.is_asked_for => Err(error.into()),
+            Ok(Err(error)) => {
+                let err = ErrorChain(&error);
+                tracing::error!(%err, "Failed to set conntrack limits and timeouts");
+                Ok(())
+            }
+            // After a panic the start decides.
+            Ok(Ok(())) | Err(_) => Ok(()),
+        }
+    }
+
             err = why.as_str(),
             "Invalid configuration file; keeping the previous configuration"
         );
@@ -228,19 +257,10 @@ impl Reloader {
         if settings.log != before.log {
             logging::set_levels(&settings.log);
         }
-        if settings.conntrack != before.conntrack
-            && let Some(conntrack) = settings.conntrack
-        {
-            let set = move || sysctl::Kernel::default().set_conntrack(&conntrack);
-            if let Ok(Err(error)) = task::spawn_blocking(set).await {
-                let err = ErrorChain(&error);
-                tracing::error!(%err, "Failed to set conntrack limits and timeouts");
-            }
-            let was_liberal = before.conntrack.is_some_and(|before| before.tcp_be_liberal);
-            if conntrack.tcp_be_liberal && !was_liberal {
-                // Rules of iptables mode depend on the setting.
-                let _ = self.parts.proxy.send(Input::Compare).await;
-            }
+        let is_liberal = |settings: &Settings| settings.conntrack.is_some_and(|c| c.tcp_be_liberal);
+        if is_liberal(&settings) && !is_liberal(before) {
+            // Rules of iptables mode depend on the setting.
+            let _ = self.parts.proxy.send(Input::Compare).await;
         }
         if settings.oom_score_adj != before.oom_score_adj
             && let Some(score) = settings.oom_score_adj

@@ -395,17 +395,18 @@ fn the_rest_of_the_program_changes_too() {
 
     running.change(&conntrack(88), "applied", 1);
     assert_eq!(setting(&running.namespace, "nf_conntrack_udp_timeout"), "88");
-    // What cannot be written is only logged.
+    // What cannot be written would end the next start, whatever else changes.
     let min = setting(&running.namespace, "nf_conntrack_max").parse::<u64>().unwrap() + 1;
     let limit = format!("conntrack: {{maxPerCore: 1, min: {min}, udpTimeout: 88s}}\n");
-    running.change(&limit, "applied", 2);
+    running.change(&limit, "rejected", 1);
+    running.change(&(limit + "logging: {format: json}\n"), "rejected", 2);
 
     // What debugging shows is shown from now on.
     let verbose = format!("{}logging: {{verbosity: 2}}\n", conntrack(88));
-    running.change(&verbose, "applied", 3);
+    running.change(&verbose, "applied", 2);
     running.manifests.write("more", &more());
     running.namespace.wait_for_service_ports(2);
-    running.change(&conntrack(88), "applied", 4);
+    running.change(&conntrack(88), "applied", 3);
     running.manifests.remove("more");
     running.namespace.wait_for_service_ports(1);
 
@@ -413,7 +414,7 @@ fn the_rest_of_the_program_changes_too() {
     assert_eq!(running.namespace.get(METRICS, "/debug/flags/v").unwrap().0, 404);
     let moved = "healthzBindAddress: 192.0.2.1:1256\nmetricsBindAddress: 127.0.0.1:1249\n\
                  enableProfiling: true\nnftables: {minSyncPeriod: 2s, syncPeriod: 7s}\n";
-    running.change_from(&(conntrack(88) + moved), "127.0.0.1:1249", "applied", 5);
+    running.change_from(&(conntrack(88) + moved), "127.0.0.1:1249", "applied", 4);
     running.namespace.wait("192.0.2.1:1256", "/healthz", |status, _| status == 200);
     let is_gone = |server| running.namespace.get(server, "/healthz").is_none();
     until("the servers are gone", || is_gone(METRICS) && is_gone(HEALTH));
@@ -424,11 +425,11 @@ fn the_rest_of_the_program_changes_too() {
     // What would end the program is tried before.
     let nowhere = moved.replace("192.0.2.1:1256", "203.0.113.1:1256");
     let hard = format!("{}{nowhere}bindAddressHardFail: true\n", conntrack(88));
-    running.change_from(&hard, "127.0.0.1:1249", "rejected", 1);
+    running.change_from(&hard, "127.0.0.1:1249", "rejected", 3);
 
     let log = running.log();
     assert!(log.contains("cannot serve at 203.0.113.1:1256: "), "{log}");
-    let told = "\"Failed to set conntrack limits and timeouts\" err=\"cannot change";
+    let told = "could not set conntrack parameters from kube-proxy configuration: cannot change";
     assert!(log.contains(told), "{log}");
     let synced: Vec<&str> = log.lines().filter(|line| line.contains("\"Synced\"")).collect();
     assert!(!synced.is_empty(), "{log}");
