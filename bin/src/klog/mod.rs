@@ -14,7 +14,7 @@ mod fields;
 mod json;
 mod streams;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 mod verbosity;
 

@@ -21,7 +21,7 @@ impl io::Write for Sink {
     }
 }
 
-fn logged(format: LogFormat, verbosity: u32, log: impl FnOnce()) -> String {
+pub(crate) fn logged(format: LogFormat, verbosity: u32, log: impl FnOnce()) -> String {
     let config = LogConfig { format, verbosity, ..LogConfig::default() };
     logged_with(&config, log)
 }

@@ -71,17 +71,21 @@ impl NodeChecks {
     }
 
     /// Checks whether the program could start with this configuration, now that the Node is known.
-    /// Logs doubts.
+    /// Logs the doubts that are not in `logged`, which then has the doubts of this check.
     ///
     /// # Errors
     /// If the configuration cannot work on this node.
-    pub fn check(&self, node: Option<&NodeFacts>) -> Result<(), NodeError> {
+    pub fn check(
+        &self,
+        node: Option<&NodeFacts>,
+        logged: &mut Vec<String>,
+    ) -> Result<(), NodeError> {
         let has_pod_cidrs = node.is_some_and(|node| !node.pod_cidrs.is_empty());
         let needs_pod_cidrs = self.node.local_pods == LocalPodsConfig::NodeCidr;
         if self.has_cluster && needs_pod_cidrs && !has_pod_cidrs {
             return Err(self.lacks_pod_cidrs(node.is_some()));
         }
-        self.judge(node.unwrap_or(&NodeFacts::default()))
+        self.judge(node.unwrap_or(&NodeFacts::default()), logged)
     }
 
     fn lacks_pod_cidrs(&self, node_exists: bool) -> NodeError {
@@ -89,9 +93,9 @@ impl NodeChecks {
         if node_exists { NodeError::NoPodCidrs(name) } else { NodeError::NoNode(name) }
     }
 
-    fn judge(&self, facts: &NodeFacts) -> Result<(), NodeError> {
+    fn judge(&self, facts: &NodeFacts, logged: &mut Vec<String>) -> Result<(), NodeError> {
         let verdict = self.check.judge(facts);
-        for doubt in &verdict.doubts {
+        for doubt in verdict.doubts.iter().filter(|doubt| !logged.contains(doubt)) {
             let err = doubt.as_str();
             if self.has_cluster {
                 tracing::error!(err, "{DOUBTFUL}");
@@ -100,6 +104,7 @@ impl NodeChecks {
                 tracing::warn!(err, "{DOUBTFUL}");
             }
         }
+        *logged = verdict.doubts;
         verdict.fatal.map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -118,7 +123,7 @@ impl NodeChecks {
                 "Node IP unknown; set --bind-address if the node has one"
             );
         }
-        self.judge(facts)?;
+        self.judge(facts, &mut Vec::new())?;
         tracing::info!(%primary, "Detected the primary IP family");
         Ok(())
     }
@@ -250,7 +255,10 @@ fn loopback(family: IpFamily) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::testing::loaded;
+    use crate::{
+        config::testing::loaded,
+        klog::{LogFormat, tests::logged},
+    };
 
     fn watch(arguments: &[&str]) -> NodeWatch {
         let loaded = loaded(&[&["--proxy-mode=nftables"], arguments].concat());
@@ -284,6 +292,18 @@ mod tests {
         watch.node_changed(None);
         assert_eq!(*watch.known().borrow(), Some(None));
         assert_eq!(failure(&watch), None);
+    }
+
+    /// A file that is rejected is checked again and again.
+    #[test]
+    fn a_doubt_is_logged_once() {
+        let NodeWatch { checks, .. } = watch(&["--nodeport-addresses=fd00::/64"]);
+        let (node, mut known) = (facts(&["10.0.0.1"], &[]), Vec::new());
+        let mut doubts = || {
+            let mut check = || checks.check(Some(&node), &mut known).unwrap();
+            logged(LogFormat::Text, 0, &mut check).matches(DOUBTFUL).count()
+        };
+        assert_eq!([doubts(), doubts()], [1, 0]);
     }
 
     #[test]

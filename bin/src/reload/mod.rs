@@ -88,6 +88,8 @@ pub struct Reloader {
     settings: Settings,
     /// The warnings that are in the log already.
     warnings: Vec<String>,
+    /// The doubts about the last file that was checked, which are in the log already.
+    doubts: Vec<String>,
     parts: LiveParts,
 }
 
@@ -96,7 +98,7 @@ impl Reloader {
     /// configuration that `flags` led to.
     pub fn new(flags: Flags, loaded: &Loaded, settings: Settings, parts: LiveParts) -> Self {
         let (config, warnings) = (loaded.config.clone(), loaded.warnings.clone());
-        Self { flags, config, settings, warnings, parts }
+        Self { flags, config, settings, warnings, doubts: Vec::new(), parts }
     }
 
     /// Applies changes of the file until a change requires a restart. Waits for ever if there is no
@@ -123,14 +125,14 @@ impl Reloader {
                 }
                 // It is being written.
                 Err(_) if !config_watch::is(&file.path, expected) => continue,
-                Err(rejection) => {
-                    let why = ErrorChain(&rejection).to_string();
                 Err(rejection) => Err(rejection),
             };
             let is_new = content.is_some();
             known = content.unwrap_or(known);
             let loaded = match loaded {
                 Ok(loaded) => loaded,
+                Err(rejection) => {
+                    let why = ErrorChain(&rejection).to_string();
                     if is_new || rejected.as_ref() != Some(&why) {
                         self.reject(why.clone());
                     }
@@ -147,7 +149,7 @@ impl Reloader {
 
     /// Loads the file, with the settings of the mode that runs. Rejects a file with which a start
     /// would fail, as far as this program can find out: it would fail again and again.
-    async fn load(&self) -> Result<Loaded, Rejection> {
+    async fn load(&mut self) -> Result<Loaded, Rejection> {
         let mut loaded = crate::config::load(&self.flags, &backends::MODES)?;
         if loaded.settings.source != self.settings.source {
             source_task::check(&loaded.settings.source).await?;
@@ -172,7 +174,7 @@ impl Reloader {
 
     /// Checks the configuration against the Node as the start would. Another Node's name is not
     /// checked: nothing is known about that Node.
-    fn check_node(&self, loaded: &Loaded) -> Result<(), NodeError> {
+    fn check_node(&mut self, loaded: &Loaded) -> Result<(), NodeError> {
         if loaded.config.hostname_override != self.config.hostname_override {
             return Ok(());
         }
@@ -180,13 +182,11 @@ impl Reloader {
         if let Some(facts) = known {
             let supported = self.parts.supported;
             let checks = NodeChecks::new(&loaded.config, &loaded.settings, supported);
-            checks.check(facts.as_ref())?;
+            checks.check(facts.as_ref(), &mut self.doubts)?;
         }
         Ok(())
     }
 
-    fn reject(&self, why: String) {
-        tracing::error!(
     /// Makes the settings of connection tracking that a file changes, before the rest of the file
     /// is applied. Returns the failure that would end the next start, too.
     async fn set_conntrack(&self, settings: &Settings) -> Result<(), Rejection> {
@@ -207,6 +207,8 @@ impl Reloader {
         }
     }
 
+    fn reject(&self, why: String) {
+        tracing::error!(
             err = why.as_str(),
             "Invalid configuration file; keeping the previous configuration"
         );
