@@ -86,12 +86,22 @@ pub struct FamilyReport {
     pub last_updated: Timestamp,
     /// Whether the family is healthy.
     pub healthy: bool,
+    /// Whether the last sync that succeeded left the family out, since the node refuses its rules.
+    pub left_out: bool,
 }
 
 impl HealthReport {
     /// Whether all families are healthy.
     pub fn healthy(&self) -> bool {
         self.families.values().all(|family| family.healthy)
+    }
+
+    /// Whether the proxy works, so that a restart would not help: each family that the node accepts
+    /// is healthy, and there is one. A family that the node refuses would be refused again, and the
+    /// other would not be served meanwhile.
+    pub fn works(&self) -> bool {
+        let mut accepted = self.families.values().filter(|family| !family.left_out).peekable();
+        self.healthy() || accepted.peek().is_some() && accepted.all(|family| family.healthy)
     }
 
     /// The time of the latest sync of any family.
@@ -195,7 +205,8 @@ impl ProxyHealth {
             let is_late = waiting(state).is_some_and(|waiting| waiting >= inner.timeout);
             let is_out = inner.is_ending || inner.has_ended || inner.is_refused;
             let healthy = !is_late && !is_wrong(state) && !is_out;
-            (*family, FamilyReport { last_updated: state.last_updated, healthy })
+            let Family { last_updated, is_left_out: left_out, .. } = *state;
+            (*family, FamilyReport { last_updated, healthy, left_out })
         });
         let families: BTreeMap<_, _> = families.collect();
         let longest = inner.families.values().filter_map(waiting).max();
@@ -358,7 +369,16 @@ mod tests {
         health.sync_requested(start + TIMEOUT / 2);
         v4_alone(start + TIMEOUT / 2);
         assert_eq!(is_healthy(start + TIMEOUT), [true, false]);
-        assert!(health.report(start + TIMEOUT).has_synced, "what was programmed stays");
+        let report = health.report(start + TIMEOUT);
+        assert!(report.has_synced && report.works(), "what was programmed stays");
+        health.sync_requested(start);
+        assert!(!health.report(start + TIMEOUT).works(), "changes of the other wait");
+        health.synced(Timestamp::UNIX_EPOCH, start, |_| false);
+        assert!(!health.report(start + TIMEOUT).works(), "nothing is programmed");
+        v4_alone(start);
+        assert!(health.report(start + TIMEOUT).works());
+        health.ending();
+        assert!(!health.report(start).works());
     }
 
     #[test]

@@ -43,8 +43,10 @@ impl HealthzHandler {
     /// API server cannot be reached, or refuses the credentials, are only reported, since no node
     /// may lose its traffic for that reason, let alone all nodes at once: a program that is started
     /// again without its API server has nothing to serve. A silent watch that is not retried makes
-    /// the proxy unhealthy. `/readyz`, which kube-proxy does not have, is as `/livez`, and fails
-    /// before the first sync, too: a rollout must not go on before.
+    /// the proxy unhealthy. `/livez` is good, unlike kube-proxy's, while the node refuses one
+    /// family and the other is served, which a restart would only interrupt. `/readyz`, which
+    /// kube-proxy does not have, is good if all families are, and fails before the first sync, too:
+    /// a rollout must not go on before.
     pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: WatchHealth) -> Self {
         Self { health, metrics, watches }
     }
@@ -62,7 +64,10 @@ impl Handler for HealthzHandler {
                 let good = healthy && node_eligible;
                 (healthy, good, Some(node_eligible), Some(&self.metrics.healthz))
             }
-            "/livez" => (healthy, healthy, None, Some(&self.metrics.livez)),
+            "/livez" => {
+                let works = report.works() && !watches.stuck;
+                (works, works, None, Some(&self.metrics.livez))
+            }
             "/readyz" => {
                 if !report.has_synced {
                     report.problems.push("not every IP family is programmed yet".to_owned());
