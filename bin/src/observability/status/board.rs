@@ -79,7 +79,9 @@ struct Inner {
     /// The program that changed the rules, until the repair is known.
     author: Option<String>,
     degraded: BTreeMap<ServicePortId, String>,
-    /// The Services that the node refuses, or that ask for what the mode cannot do.
+    /// The number of Service ports that the node refuses.
+    refused_ports: usize,
+    /// The Services of which the node refuses something.
     refused: BTreeMap<ObjectKey, String>,
 }
 
@@ -126,18 +128,40 @@ impl StatusBoard {
         status.last_failure = inner.last_failure.clone().map(failed);
         let drift = |(at, drift): (Instant, Drift)| Drift { seconds_ago: ago(at), ..drift };
         status.last_drift = inner.last_drift.clone().map(drift);
-        let degraded =
-            inner.degraded.iter().map(|(port, because)| (port.to_string(), because.clone()));
-        let refused = inner
-            .refused
-            .iter()
-            .map(|(key, because)| (format!("{}/{}", key.namespace, key.name), because.clone()));
-        let all = degraded.chain(refused).map(|(what, because)| NotAsAsked { what, because });
-        status.not_as_asked = all.collect();
+        status.not_as_asked = inner.not_as_asked();
+        status.problems.extend(inner.left_out());
     }
 }
 
 impl Inner {
+    fn not_as_asked(&self) -> Vec<NotAsAsked> {
+        // What is refused is reported with the Service, too.
+        let is_known = |port: &ServicePortId, reason: &str| {
+            let ServiceName { namespace, name } = &port.name.service;
+            self.refused.iter().any(|(key, because)| {
+                key.name == **name && key.namespace == **namespace && because.contains(reason)
+            })
+        };
+        let degraded = self.degraded.iter().filter(|(port, because)| !is_known(port, because));
+        let degraded = degraded.map(|(port, because)| (port.to_string(), because.clone()));
+        let refused = self
+            .refused
+            .iter()
+            .map(|(key, because)| (format!("{}/{}", key.namespace, key.name), because.clone()));
+        degraded.chain(refused).map(|(what, because)| NotAsAsked { what, because }).collect()
+    }
+
+    /// Returns the problem that Service ports are left out, if any are.
+    fn left_out(&self) -> Option<String> {
+        match self.refused_ports {
+            0 => None,
+            1 => Some("one Service port is left out, since the node refuses what it needs".into()),
+            many => Some(format!(
+                "{many} Service ports are left out, since the node refuses what they need"
+            )),
+        }
+    }
+
     fn synced(&mut self, outcome: &SyncOutcome<'_>, now: Instant) {
         let after = outcome.change.after();
         self.service_ports = after.service_ports.len();
@@ -163,7 +187,8 @@ impl Inner {
                 self.degraded.insert(degraded.port.clone(), degraded.reason.clone());
             }
         }
-        if outcome.refused.v4 == 0 && outcome.refused.v6 == 0 {
+        self.refused_ports = outcome.refused.v4 + outcome.refused.v6;
+        if self.refused_ports == 0 {
             self.refused.clear();
         }
         let sync = Synced {
@@ -234,31 +259,70 @@ impl Observer for StatusBoard {
 #[cfg(test)]
 mod tests {
     use switchyard_core::{
+        model::{PerFamily, Protocol},
         objects::{Metadata, Service, ServiceSpec},
-        proxier::SyncReport,
+        proxier::{DegradedPort, SyncReport},
         state::State,
-        testing::OwnedTransition,
+        testing::{OwnedTransition, port_id},
     };
 
     use super::*;
 
+    /// Reports a sync after which this many Service ports of IPv4 are refused.
+    fn synced(board: &StatusBoard, report: &SyncReport, refused: usize) {
+        let change = OwnedTransition::to(State::default()).comparing();
+        board.on_event(&EngineEvent::Synced(SyncOutcome {
+            change: change.get(),
+            report,
+            duration: Duration::ZERO,
+            latency: None,
+            trigger_times: &[],
+            no_local_endpoints: Default::default(),
+            degraded_by_backend: &[],
+            unsupported: Default::default(),
+            refused: PerFamily { v4: refused, v6: 0 },
+            is_part: false,
+        }));
+    }
+
+    fn refuse(board: &StatusBoard, object: ObjectKey, message: &str) {
+        let (field, message) = (String::new(), message.to_owned());
+        let problem = Problem { object, field, message, reason: Reason::Refused };
+        board.on_event(&EngineEvent::Rejected(&problem));
+    }
+
+    #[test]
+    fn what_is_refused_is_a_problem_and_listed_once() {
+        let board = StatusBoard::default();
+        let [web, dns] = ["web", "dns"].map(|name| port_id(name, Protocol::Tcp));
+        let mut report = SyncReport::default();
+        for (port, reason) in [(&web, "line 17"), (&dns, "it is spread otherwise")] {
+            report.degraded.push(DegradedPort { port: port.clone(), reason: reason.to_owned() });
+        }
+        let ServiceName { namespace, name } = &web.name.service;
+        let key = ObjectKey {
+            kind: Kind::Service,
+            namespace: namespace.to_string(),
+            name: name.to_string(),
+        };
+        refuse(&board, key, "the node refuses the port http: line 17; it is left out");
+        synced(&board, &report, 1);
+        let inner = board.lock();
+        let listed: Vec<NotAsAsked> = inner.not_as_asked();
+        let what: Vec<&str> = listed.iter().map(|not| not.what.as_str()).collect();
+        assert_eq!(what, [dns.to_string(), web.name.service.to_string()]);
+        assert!(inner.left_out().is_some_and(|problem| problem.starts_with("one Service port is")));
+        drop(inner);
+        synced(&board, &SyncReport::default(), 0);
+        let inner = board.lock();
+        assert_eq!((inner.left_out(), inner.not_as_asked()), (None, vec![]));
+    }
+
     #[test]
     fn a_program_that_changed_nothing_has_no_part_in_later_changes() {
         let board = StatusBoard::default();
-        let change = OwnedTransition::to(State::default()).comparing();
         let synced = |report: &SyncReport| {
-            board.on_event(&EngineEvent::Synced(SyncOutcome {
-                change: change.get(),
-                report,
-                duration: Duration::ZERO,
-                latency: None,
-                trigger_times: &[],
-                no_local_endpoints: Default::default(),
-                degraded_by_backend: &[],
-                unsupported: Default::default(),
-                refused: Default::default(),
-                is_part: false,
-            }));
+            synced(&board, report, 0);
             board.lock().last_drift.clone().and_then(|(_, drift)| drift.by)
         };
         let mut found = SyncReport::default();
@@ -283,9 +347,7 @@ mod tests {
         let keys = ["a", "b", "c", "d", "e", "f"].map(|name| service(name, "").key());
         let board = StatusBoard::default();
         for object in keys.clone() {
-            let [field, message] = [String::new(), String::new()];
-            let problem = Problem { object, field, message, reason: Reason::Refused };
-            board.on_event(&EngineEvent::Rejected(&problem));
+            refuse(&board, object, "");
         }
         for event in [
             Event::Delete(keys[0].clone()),
