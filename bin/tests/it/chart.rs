@@ -145,6 +145,28 @@ fn metrics_are_scraped_where_they_are_served() {
     assert!(selected.iter().all(|(name, value)| labels[name] == *value), "{selected:?}");
 }
 
+/// As the program takes them, which need no port.
+#[test]
+fn addresses_are_asked_at_their_ports() {
+    for (address, healthz, metrics) in [
+        ("10.0.0.5", 10256, 10249),
+        ("::", 10256, 10249),
+        ("fd00::5", 10256, 10249),
+        ("10.0.0.5:11256", 11256, 11256),
+        ("[fd00::5]:11256", 11256, 11256),
+    ] {
+        let config = json!({"healthzBindAddress": address, "metricsBindAddress": address});
+        let values = json!({"config": config, "metrics.service": true});
+        let Some(objects) = template(values) else { return };
+        let service: Service = one(&objects, "Service").unwrap();
+        let set: DaemonSet = one(&objects, "DaemonSet").unwrap();
+        let pod = set.spec.unwrap().template.spec.unwrap();
+        let probe = pod.containers[0].liveness_probe.clone().unwrap().http_get.unwrap();
+        let found = (probe.port, service.spec.unwrap().ports.unwrap()[0].port);
+        assert_eq!(found, (IntOrString::Int(healthz), metrics), "{address}");
+    }
+}
+
 #[test]
 fn wrong_values_are_rejected() {
     for (values, reason) in [
@@ -157,6 +179,11 @@ fn wrong_values_are_rejected() {
             "/updateStrategy/rollingUpdate/maxSurge",
         ),
         (json!({"metrics.service": true}), "metrics.bindAddress"),
+        (
+            json!({"metrics.service": true, "config.metricsBindAddress": "::1"}),
+            "metrics.bindAddress",
+        ),
+        (json!({"config.healthzBindAddress": "[::]:0"}), "/config/healthzBindAddress"),
         (json!({"metrics.bindAddress": "0.0.0.0"}), "/metrics/bindAddress"),
     ] {
         let output = Command::new("helm")

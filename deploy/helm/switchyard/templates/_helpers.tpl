@@ -34,13 +34,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ if .digest }}{{ printf "%s@%s" .repository .digest | quote }}{{ else }}{{ printf "%s:%s" .repository .tag | quote }}{{ end }}
 {{- end }}
 {{- end }}
-{{- /* The port at the end of an address, such as [::]:10256. */ -}}
+{{- /* The port of an address such as [::]:10256, or the second value if the address has none. */ -}}
 {{- define "switchyard.port" -}}
-{{ regexFind "[0-9]+$" . }}
+{{ if regexMatch "^([^:]*|\\[.*\\]):[0-9]+$" (index . 0) }}{{ regexFind "[0-9]+$" (index . 0) }}{{ else }}{{ index . 1 }}{{ end }}
 {{- end }}
 {{- /* The request of a probe: of the path, at the port of healthzBindAddress, and at a loopback address if that is one. */ -}}
 {{- define "switchyard.probe" -}}
-{{- $address := (index . 1).Values.config.healthzBindAddress | default ":10256" -}}
-{path: {{ index . 0 }}, port: {{ include "switchyard.port" $address }}
-{{- if hasPrefix "127." $address }}, host: 127.0.0.1{{ else if hasPrefix "[::1]" $address }}, host: "::1"{{ end }}}
+{{- $address := (index . 1).Values.config.healthzBindAddress | default "" -}}
+{path: {{ index . 0 }}, port: {{ include "switchyard.port" (list $address 10256) }}
+{{- if hasPrefix "127." $address }}, host: 127.0.0.1{{ else if regexMatch "^(\\[::1\\]|::1$)" $address }}, host: "::1"{{ end }}}
 {{- end }}
