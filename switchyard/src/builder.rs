@@ -220,6 +220,7 @@ impl Builder {
         let health = Arc::new(ProxyHealth::new(Handle::health_timeout(&self.timing)));
         health.started(&families, Timestamp::now());
         let flows = if self.conntrack { flows::start(&profile, self.on_reconciled) } else { None };
+        let (flows, reconciling) = flows.unzip();
         let updates = HealthCheckUpdates::default();
         let checks = updates.receiver();
         let (reports, first_reports) = broadcast::channel(REPORTS);
@@ -284,6 +285,7 @@ impl Builder {
         Ok(Proxy {
             servers,
             sockets,
+            reconciling,
             engine,
             forwards,
             backend,

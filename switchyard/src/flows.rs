@@ -4,17 +4,19 @@ use std::fs;
 
 use switchyard_core::{error::ErrorChain, proxier::Profile};
 use switchyard_kernel::conntrack::{Reconciler, Report};
+use tokio::sync::watch;
 
 /// The bit of `CAP_NET_ADMIN` in a set of capabilities.
 const CAP_NET_ADMIN: u32 = 12;
 
 /// Starts the thread that removes stale entries after syncs, and sends a report of each attempt.
-/// Returns `None`, after a warning, if the privilege or the kernel's support is missing: the proxy
-/// runs without it, since new flows need no removal.
+/// Returns the thread, and a sender that is closed when the thread has ended; `None`, after a
+/// warning, if the privilege or the kernel's support is missing: the proxy runs without it, since
+/// new flows need no removal.
 pub(crate) fn start(
     profile: &Profile,
-    report: impl FnMut(Report) + Send + 'static,
-) -> Option<Reconciler> {
+    mut report: impl FnMut(Report) + Send + 'static,
+) -> Option<(Reconciler, watch::Sender<()>)> {
     if !profile.translates_flows {
         // The proxy itself is the destination of all flows, so that all would look stale.
         return None;
@@ -25,11 +27,18 @@ pub(crate) fn start(
         );
         return None;
     }
-    Reconciler::start(report)
+    let (running, of_thread) = watch::channel(());
+    let reconciler = Reconciler::start(move |result| {
+        // The thread drops the receiver with this function.
+        let _ = &of_thread;
+        report(result);
+    });
+    reconciler
         .inspect_err(|error| {
             tracing::warn!(err = %ErrorChain(error), "conntrack unavailable: stale UDP flows will not be removed");
         })
         .ok()
+        .map(|reconciler| (reconciler, running))
 }
 
 /// Returns whether this process has `CAP_NET_ADMIN`, or `None` if `/proc` does not have the answer.

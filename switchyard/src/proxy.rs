@@ -42,6 +42,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Proxy {
     pub(crate) servers: Worker<()>,
     pub(crate) sockets: Option<Worker<()>>,
+    /// Closed when the thread that removes conntrack entries has ended.
+    pub(crate) reconciling: Option<watch::Sender<()>>,
     pub(crate) engine: Engine,
     pub(crate) forwards: Option<Forwards>,
     pub(crate) backend: Arc<dyn Backend>,
@@ -137,10 +139,17 @@ impl Proxy {
                 None => pending().await,
             }
         };
+        let reconciling = async {
+            match &self.reconciling {
+                Some(reconciling) => reconciling.closed().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             () = self.engine.ended() => {}
             () = self.servers.ended() => {}
             () = sockets => {}
+            () = reconciling => {}
         }
     }
 
