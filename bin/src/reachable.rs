@@ -10,7 +10,8 @@ use std::{
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread,
 };
 
 use serde::Serialize;
@@ -34,19 +35,41 @@ fn key(row: &Reachable) -> Key {
 
 /// Returns the receiver of the table, for a file or standard output. A failure to write is logged.
 pub fn show(file: Option<PathBuf>) -> ShowTable {
-    let printed = Mutex::new(BTreeMap::new());
-    ShowTable::new(move |rows| {
+    let mut printed = BTreeMap::new();
+    let write = move |rows: Vec<Reachable>| {
         let written = match &file {
-            Some(file) => replace(file, rows),
-            None => {
-                let mut printed = printed.lock().unwrap_or_else(PoisonError::into_inner);
-                print(rows, &mut printed, &mut io::stdout().lock())
-            }
+            Some(file) => replace(file, &rows),
+            None => print(&rows, &mut printed, &mut io::stdout().lock()),
         };
         if let Err(error) = written {
             tracing::error!(err = %error, "Failed to write the table of loopback addresses");
         }
-    })
+    };
+    ShowTable::new(on_thread(write))
+}
+
+/// Returns a function that has `write` called with the newest table, on a thread that the first
+/// table starts: a reader of standard output that pauses must not hold up the syncs. Tables that
+/// came meanwhile are left out.
+fn on_thread(
+    write: impl FnMut(Vec<Reachable>) + Send + 'static,
+) -> impl Fn(&[Reachable]) + Send + Sync {
+    let newest = Arc::<Mutex<Option<Vec<Reachable>>>>::default();
+    let (wake, woken) = mpsc::sync_channel(1);
+    let theirs = Arc::clone(&newest);
+    let take = move || theirs.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let body = move || woken.iter().filter_map(|()| take()).for_each(write);
+    let not_started = Mutex::new(Some(body));
+    move |rows| {
+        *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows.to_vec());
+        if let Some(body) = not_started.lock().unwrap_or_else(PoisonError::into_inner).take()
+            && let Err(error) = thread::Builder::new().name("table".to_owned()).spawn(body)
+        {
+            tracing::error!(err = %error, "Failed to start the thread that writes the table of loopback addresses");
+        }
+        // One that is queued already is enough.
+        let _ = wake.try_send(());
+    }
 }
 
 /// Writes the table to a file, which readers see as it was or as it is.
@@ -122,6 +145,19 @@ mod tests {
         assert_eq!(changed.lines().count(), 2);
         let gone = lines(&[row("ns/a", 2)]);
         assert!(gone.contains(r#""service":"ns/b""#) && gone.contains(r#""gone":true"#), "{gone}");
+    }
+
+    #[test]
+    fn a_reader_that_pauses_holds_up_nothing_and_has_the_newest_table() {
+        let (written, reads) = mpsc::sync_channel(0);
+        let show = on_thread(move |rows| written.send(rows).unwrap());
+        for endpoints in 1..=9 {
+            show(&[row("ns/a", endpoints)]);
+        }
+        drop(show);
+        let tables: Vec<Vec<Reachable>> = reads.iter().collect();
+        assert_eq!(tables.last().unwrap(), &[row("ns/a", 9)]);
+        assert!(tables.len() <= 2, "{tables:?}");
     }
 
     #[test]
