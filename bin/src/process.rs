@@ -59,12 +59,17 @@ pub fn terminated() -> io::Result<impl Future<Output = ()>> {
     TERM_ENDS.store(false, Ordering::Relaxed);
     Ok(async move {
         signals.recv().await;
-        if process::id() == 1 {
-            TERM_ENDS.store(true, Ordering::Relaxed);
-        } else if let Err(error) = flag::register_conditional_default(SIGTERM, always()) {
-            tracing::warn!(err = %ErrorChain(&error), "A second SIGTERM will not end the program");
-        }
+        end_by_next_term();
     })
+}
+
+/// Has the next SIGTERM end the program at once, after [`terminated`].
+pub fn end_by_next_term() {
+    if process::id() == 1 {
+        TERM_ENDS.store(true, Ordering::Relaxed);
+    } else if let Err(error) = flag::register_conditional_default(SIGTERM, always()) {
+        tracing::warn!(err = %ErrorChain(&error), "SIGTERM will not end the program at once");
+    }
 }
 
 /// Ends the program as SIGTERM does by itself.

@@ -273,6 +273,7 @@ pub fn run(
         }
         (Some(error @ RunError::ConfigurationChanged), Some(limit)) => {
             tracing::info!(?limit, "Waiting for the end of connections before the restart");
+            process::end_by_next_term();
             drain_within(proxy, limit);
             error
         }

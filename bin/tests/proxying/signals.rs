@@ -5,6 +5,7 @@ use std::{
     io::{self, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::process::ExitStatusExt,
+    path::Path,
     process::{Command, ExitStatus, Stdio},
     thread,
 };
@@ -85,14 +86,26 @@ fn userspace_mode_lets_connections_end_before_it_does() {
             "type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]",
         ) + &slice("web", &port.to_string(), "{addresses: [127.0.0.1]}");
         let manifests = Manifests::new(&objects);
+        let config = Path::new(manifests.path()).join("config.conf");
+        let configure = |format: &str| {
+            let text = format!(
+                "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+                 logging: {{format: {format}}}\n"
+            );
+            fs::write(&config, text).unwrap();
+        };
         let start = |drain: &str| {
+            configure("text");
             let mut command = Command::new("env");
             command.args(["--default-signal", env!("CARGO_BIN_EXE_switchyard"), drain]);
             command.args(manifests.arguments()).stdout(Stdio::null());
+            command.arg("--config").arg(&config);
             command.args(["--proxy-mode=userspace", "--userspace-capture=loopback"]);
             Program::spawn(command)
         };
-        let terminate = |program: &Program| run(&format!("kill -s TERM {}", program.id()));
+        let terminate = |program: &Program| {
+            run(&format!("kill -s TERM {}", program.id()));
+        };
         let connect = || TcpStream::connect("127.0.0.1:30080");
         let ask = |mut stream: &TcpStream| {
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -121,17 +134,30 @@ fn userspace_mode_lets_connections_end_before_it_does() {
         let (status, log) = program.ended();
         assert_eq!(status.signal(), Some(15), "{log}");
 
-        for (drain, signals) in [("--userspace-drain=0s", 1), ("--userspace-drain=10m", 2)] {
+        let begins_to_end = || until_ok(|| health(" 503 "));
+        let by_signal = |program: &Program| {
+            terminate(program);
+            // A second signal before the first is handled would be one with it.
+            begins_to_end();
+            terminate(program);
+        };
+        // What needs a restart.
+        let by_configuration = |program: &Program| {
+            configure("json");
+            begins_to_end();
+            terminate(program);
+        };
+        type End<'a> = &'a dyn Fn(&Program);
+        for (drain, end) in [
+            ("--userspace-drain=0s", &terminate as End<'_>),
+            ("--userspace-drain=10m", &by_signal),
+            ("--userspace-drain=10m", &by_configuration),
+        ] {
             let program = start(drain);
             let client = until_ok(connect);
             ask(&client).unwrap();
             until_ok(|| health(" 200 "));
-            terminate(&program);
-            if signals == 2 {
-                // A second signal before the first is handled would be one with it.
-                until_ok(|| health(" 503 "));
-                terminate(&program);
-            }
+            end(&program);
             let (status, log) = program.ended();
             assert!(status.signal() == Some(15), "{status:?} {log}");
             let error = ask(&client).expect_err("the connection is cut");
