@@ -192,7 +192,7 @@ pub(super) fn answers(known: &Known) -> Outcome {
                 level: Level::Error,
                 finding: "The API server does not answer this node, whose Services stay as they are"
                     .to_owned(),
-                because: reason.clone(),
+                because: format!("{reason}{}", of_service(&known.loaded.settings.source)),
                 remedy: "see whether the address in the kubeconfig is right, whether the server runs, and what \
                          lies between; it must be no cluster IP"
                     .to_owned(),
@@ -210,6 +210,18 @@ pub(super) fn answers(known: &Known) -> Outcome {
             .to_owned(),
     })
     .into()
+}
+
+/// Returns what to add to the reason why the server of this configuration does not answer.
+fn of_service(source: &SourceSettings) -> &'static str {
+    match source {
+        SourceSettings::Cluster(settings)
+            if settings.kubeconfig.is_none() && settings.master.is_none() =>
+        {
+            "; without a kubeconfig, the address is that of the Service default/kubernetes, which needs the proxy"
+        }
+        _ => "",
+    }
 }
 
 /// A running proxy, which may have another name, reports a missing Node itself (SWY0504).

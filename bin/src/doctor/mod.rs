@@ -32,7 +32,11 @@ use self::{
 };
 use crate::{
     Failure, backends,
-    config::{self, Loaded, cli::OutputFormat, flags::Flags},
+    config::{
+        self, Loaded,
+        cli::{self, OutputFormat},
+        flags::Flags,
+    },
     explain::{
         self,
         client::{self, ClientError},
@@ -135,18 +139,36 @@ pub fn run(flags: &Flags, format: OutputFormat) -> ExitCode {
     ended("switchyard doctor", status, FAILED)
 }
 
-fn check(flags: &Flags) -> Result<Report, Failure> {
-    let loaded = config::load(flags, &backends::MODES)?;
+/// The flags that name a configuration, or a source of objects.
+const OF_CONFIGURATION: [&str; 5] =
+    ["config", "kubeconfig", "master", "manifests", "objects-socket"];
+
+/// Returns the flags of the running proxy, overridden by `own`, and the configuration that these
+/// lead to; `None` if no proxy answers, or its files cannot be read here.
+fn of_proxy(own: &Flags) -> Option<(Flags, Loaded)> {
+    let line = client::command_line(&explain::socket(own)).ok()?;
+    let flags = cli::parse(line).ok()?.flags.overridden_by(own);
+    let loaded = config::load(&flags, &backends::MODES).ok()?;
+    Some((flags, loaded))
+}
+
+fn check(own: &Flags) -> Result<Report, Failure> {
+    let names_some = OF_CONFIGURATION.iter().any(|name| own.text(name).is_some());
+    let of_proxy = if names_some { None } else { of_proxy(own) };
+    let (flags, loaded) = match of_proxy {
+        Some(found) => found,
+        None => (own.clone(), config::load(own, &backends::MODES)?),
+    };
     process::pass_on_privilege();
     let is_privileged = process::may_administer_networks();
     let proxies = Proxies::find(&loaded.settings, is_privileged);
     let mut report = Report::new(&loaded.settings.node.node_name);
     let known = Arc::new(Known {
-        name_from: name_from(flags, &loaded),
+        name_from: name_from(&flags, &loaded),
         loaded,
         proxies,
         is_privileged,
-        socket: explain::socket(flags),
+        socket: explain::socket(own),
         cluster: OnceLock::new(),
         picture: OnceLock::new(),
     });

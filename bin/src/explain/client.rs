@@ -1,15 +1,18 @@
 //! Asking the running proxy over its socket.
 
 use std::{
+    ffi::{OsStr, OsString},
+    fs,
     io::{self, BufRead, BufReader, Read, Write},
     net::Shutdown,
-    os::unix::net::UnixStream,
+    os::unix::{ffi::OsStrExt, net::UnixStream},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::runtime;
 
 use super::{
     server::Request,
@@ -97,6 +100,19 @@ pub fn snapshot(path: &Path, output: &mut dyn Write) -> Result<(), Failure> {
 /// Returns the node and all Services.
 pub fn services(path: &Path) -> Result<Snapshot, ClientError> {
     Ok(snapshot::read(BufReader::new(send(path, &Request::Services)?))?)
+}
+
+/// Returns the command line of the proxy, if this process may read it.
+pub fn command_line(path: &Path) -> io::Result<Vec<OsString>> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_nonblocking(true)?;
+    let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
+    let _entered = runtime.enter();
+    // A process of another PID namespace has no number here.
+    let proxy = tokio::net::UnixStream::from_std(stream)?.peer_cred()?.pid().unwrap_or(0);
+    let line = fs::read(format!("/proc/{proxy}/cmdline"))?;
+    let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
+    Ok(words.map(|word| OsStr::from_bytes(word).to_owned()).collect())
 }
 
 fn send(path: &Path, request: &Request) -> Result<UnixStream, ClientError> {

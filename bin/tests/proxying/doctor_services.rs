@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::{
     doctor::{Examined, examine, node},
     manifests::{Manifests, NODE, service, slice},
+    namespace::HEALTH,
     standin::{Cluster, run},
 };
 
@@ -103,6 +104,20 @@ fn the_api_server_and_node_ports_are_looked_at_without_a_proxy() {
     });
 }
 
+/// As in a pod, where no argument of the command names a file.
+#[test]
+fn the_configuration_is_that_of_the_running_proxy() {
+    run(|namespace| async move {
+        let cluster = Cluster::start().await;
+        let socket = format!("--local-socket={}/proxy.sock", cluster.directory.path().display());
+        let _program = cluster.run_program(&namespace, &[&socket]);
+        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+        let found = tokio::task::block_in_place(|| examine(&namespace, &[&socket]));
+        let asks_server = !not_made(&found).iter().any(|(check, _)| *check == "API server");
+        assert!(asks_server, "{}", found.report);
+    });
+}
+
 #[test]
 fn a_running_proxy_is_asked_and_its_services_tried() {
     let namespace = node();
@@ -153,7 +168,8 @@ fn serve(path: &Path, answer: impl Fn(&str) -> String + Send + 'static) {
             let mut stream = stream.unwrap();
             let mut asked = String::new();
             stream.read_to_string(&mut asked).unwrap();
-            stream.write_all(answer(asked.trim()).as_bytes()).unwrap();
+            // Who asks nothing waits for no answer.
+            let _ = stream.write_all(answer(asked.trim()).as_bytes());
         }
     });
 }

@@ -104,6 +104,15 @@ impl Flags {
         self.given(name)?.value.as_str().filter(|text| !text.is_empty())
     }
 
+    /// Returns these flags, but for those that `others` have, which are added.
+    pub fn overridden_by(mut self, others: &Self) -> Self {
+        self.given.retain(|given| others.given(given.name).is_none());
+        self.given.extend(others.given.iter().cloned());
+        let place = |given: &Given| table::FLAGS.iter().position(|flag| flag.name == given.name);
+        self.given.sort_by_key(place);
+        self
+    }
+
     /// Whether a switch was given and is on.
     pub fn is_on(&self, name: &str) -> bool {
         self.given(name).and_then(|given| given.value.to_bool()).unwrap_or(false)
