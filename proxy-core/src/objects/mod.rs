@@ -1,12 +1,13 @@
 //! The Kubernetes objects a Service proxy reads, cut down to the fields it uses.
 //!
-//! Sources decode the API server's JSON, or a manifest's YAML, straight into these types: what is
-//! not named here (`managedFields`, selectors, specs of Pods ...) is skipped by the decoder and
-//! never allocated. The types check nothing. An address is a string and a port any integer, so
-//! that one bad value cannot make a decoder reject a whole list; [`crate::track`] parses them, and
-//! reports what it refuses by object and field.
+//! Sources decode the API server's protobuf or JSON, or a manifest's YAML, straight into these
+//! types: what is not named here (`managedFields`, selectors, specs of Pods ...) is skipped by the
+//! decoder and never allocated. The types check nothing. An address is a string and a port any
+//! integer, so that one bad value cannot make a decoder reject a whole list; [`crate::track`]
+//! parses them, and reports what it refuses by object and field.
 //!
-//! `null` reads as the zero value everywhere, as it does in Go.
+//! `null` reads as the zero value everywhere, as it does in Go. The numbers of protobuf's fields
+//! are those of the API's `generated.proto` files.
 //!
 //! With the feature `k8s-openapi`, the types of the crate of that name convert to these by `From`.
 
@@ -16,9 +17,11 @@ mod from_k8s_openapi;
 mod node;
 mod service;
 mod service_cidr;
+mod timestamp;
 
 use std::{collections::BTreeMap, fmt};
 
+use prost::Message;
 use serde::{Deserialize, Deserializer};
 
 pub use self::{
@@ -31,6 +34,7 @@ pub use self::{
         ServiceSpecPort, ServiceStatus, SessionAffinityConfig,
     },
     service_cidr::{ServiceCidr, ServiceCidrSpec},
+    timestamp::Timestamp,
 };
 
 /// Reads `null` as the type's default, as Go's decoder does.
@@ -62,30 +66,37 @@ where
 }
 
 /// The part of `metadata` that a proxy reads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
     /// `metadata.name`
     #[serde(deserialize_with = "null_default")]
+    #[prost(string, tag = "1")]
     pub name: String,
     /// `metadata.namespace`; empty for objects of the cluster, and read as `default` for others.
     #[serde(deserialize_with = "null_default")]
+    #[prost(string, tag = "3")]
     pub namespace: String,
     /// `metadata.labels`
     #[serde(deserialize_with = "null_map")]
+    #[prost(btree_map = "string, string", tag = "11")]
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`
     #[serde(deserialize_with = "null_map")]
+    #[prost(btree_map = "string, string", tag = "12")]
     pub annotations: BTreeMap<String, String>,
-    /// `metadata.creationTimestamp`, RFC 3339 in UTC (so that it sorts as text), or empty.
+    /// `metadata.creationTimestamp`
     #[serde(deserialize_with = "null_default")]
-    pub creation_timestamp: String,
-    /// `metadata.deletionTimestamp`, RFC 3339, or empty.
+    #[prost(message, required, tag = "8")]
+    pub creation_timestamp: Timestamp,
+    /// `metadata.deletionTimestamp`
     #[serde(deserialize_with = "null_default")]
-    pub deletion_timestamp: String,
+    #[prost(message, required, tag = "9")]
+    pub deletion_timestamp: Timestamp,
     /// `metadata.resourceVersion`, which a source takes out as soon as it knows it; the engine does
     /// not read it.
     #[serde(deserialize_with = "null_default")]
+    #[prost(string, tag = "6")]
     pub resource_version: String,
 }
 

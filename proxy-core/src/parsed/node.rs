@@ -42,7 +42,7 @@ impl NodeFacts {
             internal,
             pod_cidrs: parse_cidrs("spec.podCIDRs", &object.spec.pod_cidrs, problems),
             zone: object.metadata.labels.get(ZONE).filter(|zone| !zone.is_empty()).cloned(),
-            is_eligible: object.metadata.deletion_timestamp.is_empty()
+            is_eligible: object.metadata.deletion_timestamp.is_unknown()
                 && object.spec.taints.iter().all(|taint| taint.key != TO_BE_DELETED),
         }
     }

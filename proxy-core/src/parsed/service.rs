@@ -16,7 +16,7 @@ use crate::{
         HashSet, IpFamily, PerFamily, Protocol, ProxyProtocol, ServiceName, aggregated, parse_cidr,
         parse_ip,
     },
-    objects,
+    objects::{self, Timestamp},
 };
 
 /// `sessionAffinityConfig.clientIP.timeoutSeconds` of an object without the field (API default).
@@ -37,8 +37,7 @@ const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Service {
     pub(crate) name: ServiceName,
-    /// `creationTimestamp`, empty if unknown.
-    pub(crate) created: Arc<str>,
+    pub(crate) created: Timestamp,
     pub(crate) addresses: PerFamily<Option<Box<Addresses>>>,
     pub(crate) ports: Box<[ServicePort]>,
     pub(crate) affinity: Option<Duration>,
@@ -137,7 +136,7 @@ impl Service {
         limit_addresses(&mut addresses, ports.len(), problems);
         Some(Self {
             name,
-            created: object.metadata.creation_timestamp.as_str().into(),
+            created: object.metadata.creation_timestamp,
             addresses,
             ports: ports.into(),
             affinity: parse_affinity(spec, problems),

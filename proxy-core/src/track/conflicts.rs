@@ -6,11 +6,12 @@
 //! another Service's cluster IP, CVE-2020-8554), then load balancer addresses, then external IPs,
 //! and among equals the Service that was created first.
 
-use std::{collections::hash_map::Entry, net::IpAddr, sync::Arc};
+use std::{collections::hash_map::Entry, net::IpAddr};
 
 use crate::{
     explain::LostFrontend,
     model::{HashMap, HashSet, IpFamily, Protocol, ServiceName, ServicePortId, shrink_table},
+    objects::Timestamp,
     state::FrontendAddress,
 };
 
@@ -35,18 +36,13 @@ pub(crate) struct Contender {
     rank: u8,
     /// Services of unknown age come last.
     age_unknown: bool,
-    created: Arc<str>,
+    created: Timestamp,
     id: ServicePortId,
 }
 
 impl Contender {
-    pub(crate) fn new(id: &ServicePortId, at: FrontendAddress, created: &Arc<str>) -> Self {
-        Self {
-            rank: rank(at),
-            age_unknown: created.is_empty(),
-            created: created.clone(),
-            id: id.clone(),
-        }
+    pub(crate) fn new(id: &ServicePortId, at: FrontendAddress, created: Timestamp) -> Self {
+        Self { rank: rank(at), age_unknown: created.is_unknown(), created, id: id.clone() }
     }
 
     pub(crate) fn id(&self) -> &ServicePortId {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     explain::LostFrontend,
     model::{HashMap, HashSet, IpFamily, PerFamily, ServiceName, ServicePortId},
-    objects::{self, Kind, ObjectKey},
+    objects::{self, Kind, ObjectKey, Timestamp},
     parsed::{
         problem::{Problem, Problems, Reason},
         service::{Addresses, Service, ServicePort},
@@ -32,14 +32,14 @@ const MAX_DESTINATIONS: usize = 500_000;
 #[derive(Debug, PartialEq)]
 pub(super) struct ListeningPort {
     id: ServicePortId,
-    created: Arc<str>,
+    created: Timestamp,
     listeners: Vec<(FrontendAddress, u16)>,
 }
 
 impl ListeningPort {
     fn contenders(&self) -> impl Iterator<Item = (ListenerKey, Contender)> {
         self.listeners.iter().map(|&(at, port)| {
-            (ListenerKey::new(&self.id, at, port), Contender::new(&self.id, at, &self.created))
+            (ListenerKey::new(&self.id, at, port), Contender::new(&self.id, at, self.created))
         })
     }
 }
@@ -324,10 +324,9 @@ fn wanted_listeners(service: &Service, external_ips: bool) -> Vec<ListeningPort>
     for (family, addresses) in families(service) {
         for port in &service.ports {
             let id = resolve::id(service, port, family);
-            let created = service.created.clone();
             wanted.push(ListeningPort {
                 id,
-                created,
+                created: service.created,
                 listeners: listeners(port, addresses, external_ips).collect(),
             });
         }
