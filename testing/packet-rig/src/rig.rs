@@ -30,8 +30,8 @@ use crate::{
 /// The time that the proxy has to program its first state.
 const READY: Duration = Duration::from_secs(20);
 
-/// The time after a change for which probes are repeated until their outcomes are as expected.
-/// Enough for two answers that are lost during the change, each of which costs the patience of a
+/// The time for which a probe is repeated, from its beginning, until the outcome is as expected.
+/// Enough for two answers that are lost during a change, each of which costs the patience of a
 /// probe.
 const SETTLE: Duration = Duration::from_secs(10);
 
@@ -138,16 +138,14 @@ impl Rig {
         self.files.remove(FILES, name)
     }
 
-    /// Repeats each probe until the outcome is as expected, or the time to settle is over. Probes
+    /// Repeats each probe until the outcome is as expected, or its time to settle is over. Probes
     /// that expect a failure are made at the same time, as most of them wait.
     pub fn check(&mut self, plans: &[ProbePlan]) -> Result<(), String> {
-        let deadline = Instant::now() + scaled(SETTLE);
         let Self { topology, memory, proxy, .. } = self;
         let seen = proxy.seen();
         let proxy = Mutex::new(proxy);
-        let until_it_holds = |check: &mut dyn FnMut() -> Result<Result<(), String>>| {
-            until_it_holds(&proxy, deadline, check)
-        };
+        let until_it_holds =
+            |check: &mut dyn FnMut() -> Result<Result<(), String>>| until_it_holds(&proxy, check);
         let (failing, answered): (Vec<_>, Vec<_>) =
             plans.iter().partition(|plan| matches!(plan.expect, Expectation::Fails(_)));
         thread::scope(|scope| {
@@ -168,22 +166,20 @@ impl Rig {
     /// Makes the connections of each plan until the endpoints have their shares, or the time to
     /// settle is over: a change may not be programmed yet.
     pub fn check_shares(&mut self, plans: &[SharePlan]) -> Result<(), String> {
-        let deadline = Instant::now() + scaled(SETTLE);
         for plan in plans {
             let place = self.place(&plan.from).map_err(|error| chain(&error))?.clone();
             let proxy = Mutex::new(&mut self.proxy);
-            until_it_holds(&proxy, deadline, &mut || plan.run(&place))?;
+            until_it_holds(&proxy, &mut || plan.run(&place))?;
         }
         Ok(())
     }
 
     /// Repeats each health check until the answer is as expected, or the time to settle is over.
     pub fn check_http(&mut self, plans: &[HttpPlan]) -> Result<(), String> {
-        let deadline = Instant::now() + scaled(SETTLE);
         for plan in plans {
             let place = self.place(&plan.from).map_err(|error| chain(&error))?.clone();
             let proxy = Mutex::new(&mut self.proxy);
-            until_it_holds(&proxy, deadline, &mut || Ok(ask_health(&place, plan)))?;
+            until_it_holds(&proxy, &mut || Ok(ask_health(&place, plan)))?;
         }
         Ok(())
     }
@@ -197,20 +193,24 @@ fn no_such_place(name: &str) -> RigError {
     RigError::Setup(format!("there is no place {name}"))
 }
 
-/// Repeats `check` until it succeeds, or the deadline has passed.
+/// Repeats `check` until it succeeds, or the time to settle is over, but once at least: a machine
+/// that stands still for a while takes the answer of any probe.
 fn until_it_holds(
     proxy: &Mutex<&mut Proxy>,
-    deadline: Instant,
     check: &mut dyn FnMut() -> Result<Result<(), String>>,
 ) -> Result<(), String> {
+    let started = Instant::now();
+    let mut attempts = 0;
     loop {
+        attempts += 1;
         let checked = check().map_err(|error| chain(&error))?;
         let Err(mismatch) = checked else { return Ok(()) };
         if let Some(status) = proxy.lock().unwrap_or_else(PoisonError::into_inner).ended() {
             return Err(format!("{mismatch}; the proxy ended ({status})"));
         }
-        if Instant::now() >= deadline {
-            return Err(mismatch);
+        let waited = started.elapsed();
+        if attempts > 1 && waited >= scaled(SETTLE) {
+            return Err(format!("{mismatch} (attempt {attempts}, after {} s)", waited.as_secs()));
         }
         thread::sleep(Duration::from_millis(50));
     }
