@@ -84,6 +84,7 @@ fn kube_config(client: &ClientSettings) -> KubeConfig {
     KubeConfig {
         kubeconfig: client.kubeconfig.clone(),
         master: client.master.clone(),
+        content_type: client.content_type,
         pace: RequestPace { qps: client.qps, burst: client.burst },
         service_proxy_name: client.service_proxy_name.clone(),
         ..KubeConfig::new(client.user_agent.clone())
@@ -118,7 +119,9 @@ async fn from_source(
             let publishing =
                 node_events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
             let service_proxy_name = config.service_proxy_name.as_deref();
-            let scope = Scope { node_name, service_proxy_name, server: Some(&server) };
+            let content_type = config.content_type;
+            let scope =
+                Scope { node_name, service_proxy_name, server: Some(&server), content_type };
             let engine = sender.clone();
             let watching =
                 kube::watch_all(client, pacer, config.timing, scope, sender, link.watches);

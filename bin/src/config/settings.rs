@@ -10,13 +10,14 @@ use switchyard_core::{
     runner::{Pace, RunnerConfig},
 };
 use switchyard_kernel::route::SharedAddresses;
+use switchyard_sources::kube::ContentType;
 
 use crate::{
     config::{
         duration::GoDuration,
         error::ConfigError,
         gates, logging, parse,
-        v1alpha1::{self, KubeProxyConfiguration},
+        v1alpha1::{self, ClientConnection, KubeProxyConfiguration},
         validate::WINUSERSPACE,
     },
     klog::LogConfig,
@@ -57,6 +58,8 @@ pub struct ClientSettings {
     pub master: Option<String>,
     /// The user agent of requests.
     pub user_agent: String,
+    /// The form in which the server is asked for objects.
+    pub content_type: ContentType,
     /// The rate of requests, per second. No limit if negative.
     pub qps: f32,
     /// The number of requests that may exceed the rate in a burst.
@@ -405,10 +408,22 @@ fn source(config: &KubeProxyConfiguration, flag_only: &FlagOnlySettings) -> Sour
         kubeconfig: (!client.kubeconfig.is_empty()).then(|| PathBuf::from(&client.kubeconfig)),
         master: flag_only.master.clone(),
         user_agent: flag_only.user_agent.clone(),
+        content_type: content_type(client),
         qps: client.qps,
         burst: client.burst.try_into().unwrap_or(0),
         service_proxy_name: flag_only.service_proxy_name.clone(),
     })
+}
+
+/// Returns the form in which the server is asked for objects, of the two that clients can read.
+fn content_type(client: &ClientConnection) -> ContentType {
+    let ClientConnection { accept_content_types, content_type, .. } = client;
+    let accepted =
+        if accept_content_types.is_empty() { content_type } else { accept_content_types };
+    match accepted.contains("application/vnd.kubernetes.protobuf") {
+        true => ContentType::Protobuf,
+        false => ContentType::Json,
+    }
 }
 
 /// Returns the name of the Node: the override, else the host's name, in lower case.

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use crate::kube::{observer::RequestObserver, pace::RequestPace};
+use crate::kube::{observer::RequestObserver, pace::RequestPace, watch::ContentType};
 
 /// The way to reach the API server.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct KubeConfig {
     pub master: Option<String>,
     /// The value of the `User-Agent` header.
     pub user_agent: String,
+    /// The form in which the server is asked for objects.
+    pub content_type: ContentType,
     /// The rate at which requests may follow each other.
     pub pace: RequestPace,
     /// The time that the server may take.
@@ -33,6 +35,7 @@ impl KubeConfig {
             kubeconfig: None,
             master: None,
             user_agent: user_agent.into(),
+            content_type: ContentType::default(),
             pace: RequestPace::default(),
             timing: Timing::default(),
             observer: None,

@@ -41,6 +41,7 @@ pub use self::{
     health::WatchHealth,
     observer::RequestObserver,
     pace::{Pacer, RequestPace},
+    watch::ContentType,
 };
 
 /// Why the Kubernetes source ended.
@@ -72,7 +73,8 @@ pub async fn run<I: From<Event> + Send + 'static>(
         pacer = pacer.observed_by(observer);
     }
     let service_proxy_name = config.service_proxy_name.as_deref();
-    let scope = Scope { node_name, service_proxy_name, server: Some(&server) };
+    let content_type = config.content_type;
+    let scope = Scope { node_name, service_proxy_name, server: Some(&server), content_type };
     watch_all(client, pacer, config.timing, scope, sender, WatchHealth::new()).await
 }
 
@@ -85,12 +87,19 @@ pub struct Scope<'a> {
     pub service_proxy_name: Option<&'a str>,
     /// The name or address of the server, for the log ([`Connection::server`]).
     pub server: Option<&'a str>,
+    /// The same as [`KubeConfig::content_type`].
+    pub content_type: ContentType,
 }
 
 impl<'a> From<&'a str> for Scope<'a> {
     /// Returns the scope of this node's own proxy.
     fn from(node_name: &'a str) -> Self {
-        Self { node_name, service_proxy_name: None, server: None }
+        Self {
+            node_name,
+            service_proxy_name: None,
+            server: None,
+            content_type: ContentType::default(),
+        }
     }
 }
 
@@ -119,6 +128,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
             labels: None,
             fields: Some(format!("metadata.name={}", scope.node_name)),
             server: server(),
+            form: scope.content_type,
             is_optional: false,
         },
     );
@@ -130,6 +140,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
             labels: None,
             fields: None,
             server: server(),
+            form: scope.content_type,
             is_optional: true,
         },
     );
@@ -144,6 +155,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
             }),
             fields: Some("spec.clusterIP!=None".to_owned()),
             server: server(),
+            form: scope.content_type,
             is_optional: false,
         },
     );
@@ -155,6 +167,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
             labels: Some("!service.kubernetes.io/headless".to_owned()),
             fields: None,
             server: server(),
+            form: scope.content_type,
             is_optional: false,
         },
     );

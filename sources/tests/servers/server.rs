@@ -15,7 +15,7 @@ pub enum Lists {
     /// It streams lists if it can. With an etcd that lacks progress requests, a genuine server
     /// cannot.
     Streamed,
-    /// The feature is off.
+    /// The feature is off. The stand-in has JSON alone then.
     Paged,
 }
 
@@ -43,6 +43,7 @@ impl Server {
     pub async fn standin(lists: Lists) -> Self {
         let options = Options { streaming_lists: lists == Lists::Streamed, ..Options::default() };
         let server = Standin::start(options).await;
+        server.faults().offers_protobuf(lists == Lists::Streamed);
         // A genuine server makes this object at its start.
         load::fill(server.store(), 0, 0);
         Self::Standin(Box::new(server))

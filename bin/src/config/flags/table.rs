@@ -97,7 +97,7 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("kubeconfig", Text, "", Field("clientConnection.kubeconfig"),
         "The file with the API server's address and credentials"),
     Flag::new("kube-api-content-type", Text, "application/vnd.kubernetes.protobuf",
-        Field("clientConnection.contentType"), "Ignored: requests to the API server use JSON"),
+        Field("clientConnection.contentType"), "The form in which the API server is asked for objects: application/json for JSON"),
     Flag::new("kube-api-burst", Int32, "10", Field("clientConnection.burst"),
         "Requests that may be made in a burst, above the rate"),
     Flag::new("kube-api-qps", Float32, "5", Field("clientConnection.qps"),

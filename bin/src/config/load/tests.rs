@@ -7,6 +7,7 @@ use switchyard_core::{
     error::ErrorChain,
     model::LbAlgorithm,
 };
+use switchyard_sources::kube::ContentType;
 use tempfile::NamedTempFile;
 
 use super::*;
@@ -88,6 +89,7 @@ fn kubeadms_configuration_is_defaulted() {
             kubeconfig: Some("/var/lib/kube-proxy/kubeconfig.conf".into()),
             master: None,
             user_agent: version::user_agent(Precedence::Flags, release::KUBERNETES),
+            content_type: ContentType::Protobuf,
             qps: 5.0,
             burst: 10,
             service_proxy_name: None,

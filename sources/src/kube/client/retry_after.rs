@@ -16,6 +16,8 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tower::{BoxError, Service};
 
+use crate::kube::watch::ContentType;
+
 /// The longest body of an error that is read.
 const MAX_ERROR: usize = 1 << 20;
 
@@ -45,7 +47,9 @@ where
             let answer = answer.await.map_err(Into::into)?;
             let status = answer.status();
             let is_error = status.is_client_error() || status.is_server_error();
-            let header = answer.headers().get(RETRY_AFTER).filter(|_| is_error);
+            // The API server's own errors have the seconds in their bodies.
+            let is_read = is_error && ContentType::of(&answer) == ContentType::Json;
+            let header = answer.headers().get(RETRY_AFTER).filter(|_| is_read);
             let seconds = header.and_then(|value| value.to_str().ok()?.trim().parse::<u32>().ok());
             let Some(seconds) = seconds else {
                 return Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()));

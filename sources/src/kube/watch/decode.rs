@@ -1,12 +1,15 @@
-//! Decoding of the server's JSON into the core's objects, one by one.
+//! Decoding of JSON that the server sends into the core's objects, one by one.
 //!
-//! An item is taken as raw text first and then decoded by itself. An object that cannot be decoded
-//! is therefore reported with its name and field, and the rest of its list or watch is unaffected.
-//! The raw text is borrowed from the answer and not copied.
+//! Servers without protobuf send it. An item is taken as raw text first and then decoded by itself.
+//! An object that cannot be decoded is therefore reported with its name and field, and the rest of
+//! its list or watch is unaffected. The raw text is borrowed from the answer and not copied.
 
 use std::{borrow::Cow, marker::PhantomData, mem};
 
-use kube::core::{WatchEvent, watch::Bookmark};
+#[cfg(feature = "testing")]
+use bytes::Bytes;
+use kube::core::{Status, WatchEvent, watch::Bookmark};
+use prost::Message;
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _},
@@ -16,8 +19,33 @@ use switchyard_core::objects::{
     EndpointSlice, Kind, Metadata, Node, Object, ObjectKey, Service, ServiceCidr,
 };
 
-/// An object type of the core that can be decoded from the server's JSON.
-pub(crate) trait DecodableObject: DeserializeOwned + Clone + Send + Sync + 'static {
+#[cfg(feature = "testing")]
+use super::protobuf;
+
+/// Why an answer, or an event, cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DecodeError {
+    /// The answer is no JSON of what was asked for.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// The answer is no protobuf of what was asked for.
+    #[error(transparent)]
+    Protobuf(#[from] prost::DecodeError),
+    /// The answer does not begin as the API's protobuf does.
+    #[error("this is no protobuf of the Kubernetes API")]
+    NoMark,
+    /// The answer is an object of another kind.
+    #[error("the kind is not {0}")]
+    Kind(String),
+    /// The event is none that the API has.
+    #[error("`{0}` is no type of an event")]
+    Event(String),
+}
+
+/// An object type of the core that can be decoded from the server's answers.
+pub(crate) trait DecodableObject:
+    DeserializeOwned + Message + Default + Clone + 'static
+{
     /// The kind of the type's objects.
     const KIND: Kind;
 
@@ -88,21 +116,28 @@ impl<'de, T: DecodableObject> Deserialize<'de> for Item<T> {
     }
 }
 
+/// Returns the object's key, if its name is known.
+fn key(kind: Kind, metadata: &Metadata) -> Option<ObjectKey> {
+    (!metadata.name.is_empty()).then(|| ObjectKey::new(kind, metadata))
+}
+
 impl<T: DecodableObject> Item<T> {
+    /// Returns a decoded object as an item, or what was decoded of it and why the rest was not.
+    pub(super) fn new(mut object: T, decoded: Result<(), Fault>) -> Self {
+        let version = mem::take(&mut object.metadata().resource_version);
+        let key = key(T::KIND, object.metadata());
+        Self { key, version, content: decoded.map(|()| object.into_object()), kind: PhantomData }
+    }
+
     fn decode(text: &str) -> Self {
-        let key = |metadata: &Metadata| {
-            (!metadata.name.is_empty()).then(|| ObjectKey::new(T::KIND, metadata))
-        };
-        if let Ok(mut object) = serde_json::from_str::<T>(text) {
-            let version = mem::take(&mut object.metadata().resource_version);
-            let key = key(object.metadata());
-            return Self { key, version, content: Ok(object.into_object()), kind: PhantomData };
+        if let Ok(object) = serde_json::from_str::<T>(text) {
+            return Self::new(object, Ok(()));
         }
         let identity = serde_json::from_str::<Identity>(text).unwrap_or_default();
         let IdentityMetadata { name, namespace, resource_version } = identity.metadata;
         let namespace = namespace.unwrap_or_default();
         Self {
-            key: key(&Metadata { name, namespace, ..Metadata::default() }),
+            key: key(T::KIND, &Metadata { name, namespace, ..Metadata::default() }),
             version: resource_version.unwrap_or_default(),
             content: decode_tracked::<T>(text),
             kind: PhantomData,
@@ -164,14 +199,29 @@ pub(super) struct PageMetadata {
     pub(super) next: Option<String>,
 }
 
+impl<T> Page<T> {
+    pub(super) fn new(metadata: PageMetadata, items: Vec<Item<T>>) -> Self {
+        Self { kind: ListKind(PhantomData), metadata, items: Some(items) }
+    }
+}
+
 pub(super) type WatchItem<T> = WatchEvent<Item<T>>;
+
+/// Reads an event of a watch. A status alone is an error.
+pub(super) fn event<T: DecodableObject>(text: &[u8]) -> Result<WatchItem<T>, DecodeError> {
+    serde_json::from_slice(text).or_else(|error| match serde_json::from_slice::<Status>(text) {
+        Ok(status) if status.code != 0 => Ok(WatchEvent::Error(status.boxed())),
+        _ => Err(error.into()),
+    })
+}
 
 /// Whether a bookmark ends a streamed list.
 pub(super) fn ends_list(bookmark: &Bookmark) -> bool {
     bookmark.metadata.annotations.get("k8s.io/initial-events-end").is_some_and(|v| v == "true")
 }
 
-/// Decodes an object as an item of a list: its name, and the object, or the field and the problem.
+/// Decodes an object in JSON as an item of a list: its name, and the object, or the field and the
+/// problem.
 #[cfg(feature = "testing")]
 pub fn decode_item(kind: Kind, text: &str) -> (Option<ObjectKey>, Result<Object, [String; 2]>) {
     fn read<T: DecodableObject>(text: &str) -> (Option<ObjectKey>, Result<Object, [String; 2]>) {
@@ -188,11 +238,13 @@ pub fn decode_item(kind: Kind, text: &str) -> (Option<ObjectKey>, Result<Object,
 
 /// Reads a page of EndpointSlices, or an event of their watch. Returns the number of objects in it.
 #[cfg(feature = "testing")]
-pub fn read_answer(text: &[u8]) -> usize {
-    if let Ok(page) = serde_json::from_slice::<Page<EndpointSlice>>(text) {
+pub fn read_answer(answer: &[u8]) -> usize {
+    let bytes = || Bytes::copy_from_slice(answer);
+    let page = protobuf::page::<EndpointSlice>(bytes()).ok();
+    if let Some(page) = page.or_else(|| serde_json::from_slice(answer).ok()) {
         return page.items.unwrap_or_default().len();
     }
-    match serde_json::from_slice::<WatchItem<EndpointSlice>>(text) {
+    match protobuf::event::<EndpointSlice>(bytes()).or_else(|_| event(answer)) {
         Ok(WatchEvent::Bookmark(bookmark)) => usize::from(ends_list(&bookmark)),
         read => usize::from(read.is_ok()),
     }

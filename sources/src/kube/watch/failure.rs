@@ -4,6 +4,8 @@ use std::{error::Error, time::Duration};
 
 use kube::core::Status;
 
+use super::decode::DecodeError;
+
 /// The longest time that the server can make a watch wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The longest message of an answer that is kept, in bytes.
@@ -20,7 +22,7 @@ pub(super) enum Failure {
     Answer(Box<Status>),
     /// An object in the stream of an open watch is no event.
     #[error("an event cannot be decoded")]
-    Undecodable,
+    Undecodable(#[source] DecodeError),
     /// The stream of an open watch held an error.
     #[error("{} ({})", .0.message, .0.code)]
     Event(Box<Status>),
@@ -28,9 +30,12 @@ pub(super) enum Failure {
     /// texts of the client's errors repeat each other, and only the last cause says what happened.
     #[error("{}", last_cause(.0))]
     Connection(kube::Error),
-    /// The list is not JSON of a list.
+    /// The answer is no list.
     #[error("the list cannot be decoded")]
-    List(#[source] serde_json::Error),
+    List(#[source] DecodeError),
+    /// The server began to send a list, which did not arrive whole.
+    #[error("the list was cut: {0}")]
+    Cut(String),
     /// The server did not answer in time.
     #[error("the server did not answer within {} s", .0.as_secs_f32())]
     NoAnswer(Duration),
@@ -50,16 +55,7 @@ pub(super) enum Failure {
 
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(mut status) => {
-                // The client takes any JSON object for a status, such as a gateway's.
-                if status.message.is_empty() {
-                    status.message = "an answer without a message".to_owned();
-                }
-                Self::Answer(clipped(status))
-            }
-            other => Self::Connection(other),
-        }
+        Self::Connection(error)
     }
 }
 
@@ -70,18 +66,28 @@ impl From<ReceiverDropped> for Failure {
 }
 
 impl Failure {
+    /// Returns the failure of a request that the server refused. Any JSON object is read as a
+    /// status, such as a gateway's.
+    pub(super) fn refusal(mut status: Status) -> Self {
+        if status.message.is_empty() {
+            status.message = "an answer without a message".to_owned();
+        }
+        Self::Answer(clipped(status.boxed()))
+    }
+
+    /// Returns the failure of a list whose connection broke.
+    pub(super) fn cut(error: kube::Error) -> Self {
+        Self::Cut(last_cause(&error))
+    }
+
     /// Returns the failure of an error in the stream of a watch.
     pub(super) fn event(status: Box<Status>) -> Self {
         Self::Event(clipped(status))
     }
 
-    /// Returns the failure of the stream of an open watch. The client takes any JSON object for a
-    /// status.
-    pub(super) fn stream(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) if status.code == 0 => Self::Undecodable,
-            other => other.into(),
-        }
+    /// Whether the server began to send a list that did not arrive whole.
+    pub(super) fn is_cut(&self) -> bool {
+        matches!(self, Self::Cut(_))
     }
 
     fn status(&self) -> Option<&Status> {
@@ -114,12 +120,10 @@ impl Failure {
         match self {
             Self::Answer(status) if status.code == 0 => false,
             Self::Answer(_) | Self::Event(_) => !matches!(self.code(), 401 | 429 | 502 | 503 | 504),
-            Self::Connection(error) => {
-                matches!(error, kube::Error::ReadEvents(_) | kube::Error::SerdeError(_))
-            }
-            Self::Undecodable | Self::List(_) | Self::EndedEarly | Self::Incomplete => true,
+            Self::Connection(error) => matches!(error, kube::Error::ReadEvents(_)),
+            Self::Undecodable(_) | Self::List(_) | Self::EndedEarly | Self::Incomplete => true,
             Self::NoVersion => true,
-            Self::ReceiverDropped | Self::NoAnswer(_) | Self::Silence(_) => false,
+            Self::ReceiverDropped | Self::Cut(_) | Self::NoAnswer(_) | Self::Silence(_) => false,
         }
     }
 
@@ -172,13 +176,11 @@ mod tests {
     fn what_a_server_sends_is_told_shortly() {
         let page = "é".repeat(MAX_MESSAGE);
         let status = || Status::failure(&page, "").with_code(502).boxed();
-        for failure in [Failure::from(kube::Error::Api(status())), Failure::event(status())] {
+        for failure in [Failure::refusal(*status()), Failure::event(status())] {
             assert_eq!(failure.to_string().len(), MAX_MESSAGE + " (502)".len());
         }
         let other: Status = serde_json::from_str(r#"{"type": "UNKNOWN"}"#).unwrap();
-        let failure = Failure::stream(kube::Error::Api(other.clone().boxed()));
-        assert_eq!(failure.to_string(), "an event cannot be decoded");
-        let failure = Failure::from(kube::Error::Api(other.boxed()));
+        let failure = Failure::refusal(other);
         assert_eq!(failure.to_string(), "an answer without a message (0)");
     }
 }

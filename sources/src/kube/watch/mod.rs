@@ -1,9 +1,11 @@
 //! One watch: lists, follows changes, and begins again after a failure.
 
+mod answer;
 mod decode;
 mod failure;
 mod list;
 mod pauses;
+mod protobuf;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -13,7 +15,6 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
-use hyper::header::{ACCEPT, HeaderValue};
 use kube::{
     Client,
     api::{ListParams, WatchParams},
@@ -26,21 +27,18 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
+pub use self::answer::ContentType;
 #[cfg(feature = "testing")]
 pub use self::decode::{decode_item, read_answer};
-pub(crate) use self::{decode::DecodableObject, pauses::Pauses};
 use self::{
+    answer::ask,
     decode::{Item, Page, WatchItem, ends_list},
     failure::{Failure, ReceiverDropped},
     list::{Collected, List, log_nameless, malformed_event},
 };
+pub(crate) use self::{decode::DecodableObject, pauses::Pauses};
 use crate::kube::{config::Timing, health::Pulse, pace::Pacer};
 
-/// The form of the answers: without the largest part of most objects where the server can leave
-/// fields out (KEP-5958). Others ignore the parameter, and the second form is for one that does
-/// not.
-const ACCEPTED: HeaderValue =
-    HeaderValue::from_static("application/json;drop=metadata.managedFields, application/json");
 /// Objects in a page of a list.
 const PAGE_SIZE: u32 = 500;
 /// A watch that ends within this time without an event counts as failed.
@@ -64,7 +62,7 @@ const MAX_FRUITLESS: u32 = 5;
 /// the list does, is not woken for each.
 const GATHERED: usize = 32;
 
-type Events<T> = BoxStream<'static, Result<WatchItem<T>, kube::Error>>;
+type Events<T> = BoxStream<'static, Result<WatchItem<T>, Failure>>;
 
 /// The resource that a watch is about.
 #[derive(Clone, Debug)]
@@ -74,6 +72,8 @@ pub(crate) struct Target {
     pub(crate) fields: Option<String>,
     /// The name or address of the server, for the log.
     pub(crate) server: Option<String>,
+    /// The form in which the server is asked for objects.
+    pub(crate) form: ContentType,
     /// Whether the server may lack or forbid the resource.
     pub(crate) is_optional: bool,
 }
@@ -228,11 +228,13 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         self.log_and_wait(failure)
     }
 
-    /// Has the newest list read if the server cannot use the version, the list read in one piece if
-    /// it expired between two pages, and streamed again if it failed too often.
+    /// Has the newest list read, in pages, if the server cannot use the version, or if the list in
+    /// one piece did not arrive whole; has the list read in one piece if it expired between two
+    /// pages, and streamed again if it failed too often.
     fn recover_list(&mut self, failure: &Failure) -> Option<Duration> {
-        let is_refused = failure.is_about_version() || matches!(failure.code(), 400 | 422);
-        if !(is_refused && self.least.take().is_some()) {
+        let is_too_much =
+            failure.is_about_version() || matches!(failure.code(), 400 | 422) || failure.is_cut();
+        if !(is_too_much && self.least.take().is_some()) {
             self.pages = self.pages && failure.code() != 410;
         }
         self.failures += 1;
@@ -301,10 +303,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let mut list = self.begin();
         let version = loop {
             match self.next_event(&mut events).await? {
-                // Modified: a change since the list began.
-                Some(WatchEvent::Added(item) | WatchEvent::Modified(item)) => {
-                    self.add(&mut list, item).await?;
-                }
+                Some(WatchEvent::Added(item)) => self.add(&mut list, item, 1).await?,
+                // A change since the list began.
+                Some(WatchEvent::Modified(item)) => self.add(&mut list, item, 0).await?,
                 Some(WatchEvent::Deleted(item)) => self.remove(&mut list, item).await?,
                 Some(WatchEvent::Bookmark(bookmark)) if ends_list(&bookmark) => {
                     break version_of(bookmark)?;
@@ -336,7 +337,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let version = loop {
             let page = self.page(&params).await?;
             for item in page.items.into_iter().flatten() {
-                self.add(&mut list, item).await?;
+                self.add(&mut list, item, 1).await?;
             }
             match page.metadata.next.filter(|next| !next.is_empty()) {
                 Some(next) => params.continue_token = Some(next),
@@ -351,13 +352,15 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     }
 
     async fn page(&self, params: &ListParams) -> Result<Page<T>, Failure> {
-        let mut request =
+        let request =
             Request::new(self.target.path).list(params).map_err(kube::Error::BuildRequest)?;
-        request.headers_mut().insert(ACCEPT, ACCEPTED);
-        let text = time::timeout(self.timing.list, self.client.request_text(request))
+        let end = Instant::now() + self.timing.list;
+        let answer = ask(&self.client, request, self.target.form);
+        let answer = time::timeout_at(end, answer)
             .await
             .map_err(|_| Failure::NoAnswer(self.timing.list))??;
-        let page = serde_json::from_str(&text).map_err(Failure::List)?;
+        let page = time::timeout_at(end, answer.page()).await;
+        let page = page.map_err(|_| Failure::Cut("the time is over".to_owned()))??;
         self.pulse.heard();
         Ok(page)
     }
@@ -395,26 +398,25 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     }
 
     async fn open(&self, params: &WatchParams, version: &str) -> Result<Events<T>, Failure> {
-        let mut request = Request::new(self.target.path)
+        let request = Request::new(self.target.path)
             .watch(params, version)
             .map_err(kube::Error::BuildRequest)?;
-        request.headers_mut().insert(ACCEPT, ACCEPTED);
         self.pacer.permit("GET").await;
-        let events = time::timeout(self.timing.response, self.client.request_events(request))
+        let answer = ask(&self.client, request, self.target.form);
+        let answer = time::timeout(self.timing.response, answer)
             .await
             .map_err(|_| Failure::NoAnswer(self.timing.response))??;
         if self.fruitless < MAX_FRUITLESS {
             self.pulse.heard();
         }
-        Ok(events.boxed())
+        Ok(answer.events().boxed())
     }
 
     /// Returns the next event; `None` if the server ended the watch.
     async fn next_event(&self, events: &mut Events<T>) -> Result<Option<WatchItem<T>>, Failure> {
         let event = time::timeout(self.timing.idle, events.try_next())
             .await
-            .map_err(|_| Failure::Silence(self.timing.idle))?
-            .map_err(Failure::stream)?;
+            .map_err(|_| Failure::Silence(self.timing.idle))??;
         if !matches!(event, None | Some(WatchEvent::Error(_))) {
             self.pulse.heard();
         }
@@ -478,11 +480,16 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         }
     }
 
-    /// Adds an object to a list.
-    async fn add(&mut self, list: &mut List, item: Item<T>) -> Result<(), ReceiverDropped> {
+    /// Adds an object to a list, which grows by so many objects.
+    async fn add(
+        &mut self,
+        list: &mut List,
+        item: Item<T>,
+        more: usize,
+    ) -> Result<(), ReceiverDropped> {
         match list {
             List::Sent(objects) => {
-                *objects += 1;
+                *objects += more;
                 self.apply(item).await
             }
             List::Collected(collected) => {

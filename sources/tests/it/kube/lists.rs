@@ -13,7 +13,7 @@ use api_standin::{Options, Resource, Standin, load};
 use serde_json::{Value, json};
 use switchyard_core::objects::{Event, Kind, Object};
 use switchyard_sources::kube::{
-    self as source, KubeConfig, Pacer, RequestObserver, RequestPace, Timing,
+    self as source, ContentType, KubeConfig, Pacer, RequestObserver, RequestPace, Timing,
 };
 use tokio::{sync::mpsc, time};
 
@@ -136,8 +136,11 @@ async fn managed_fields_are_left_out_by_servers_that_can() {
         }
         let dir = tempfile::tempdir().unwrap();
         let counts = Arc::new(Counts::default());
-        let config =
-            KubeConfig { observer: Some(counts.clone()), ..config(&server.kubeconfig(), &dir) };
+        let config = KubeConfig {
+            observer: Some(counts.clone()),
+            content_type: ContentType::Json,
+            ..config(&server.kubeconfig(), &dir)
+        };
         let (sender, mut events) = mpsc::channel(64);
         let source = tokio::spawn(async move { source::run(config, NODE, sender).await });
         let mut services = 0;

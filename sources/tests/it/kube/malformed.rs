@@ -15,8 +15,18 @@ fn malformed_service() -> Value {
 
 #[tokio::test]
 async fn a_malformed_object_is_reported_and_the_rest_arrives() {
-    for options in [Options::default(), paged()] {
+    let (in_protobuf, in_json) = (
+        ("", "ServiceSpecPort.port: ServiceSpec.ports: Service.spec: invalid wire type"),
+        ("spec.ports[1].port", "\"http\""),
+    );
+    for (options, expected) in [
+        (Options::default(), in_protobuf),
+        (paged(), in_protobuf),
+        (Options::default(), in_json),
+        (paged(), in_json),
+    ] {
         let mut rig = Rig::start(options, Timing::default(), |server| {
+            server.faults().offers_protobuf(expected == in_protobuf);
             fill(server, 3);
             apply(server, malformed_service());
             let nameless = json!({"metadata": {"name": {}}, "spec": {"clusterIP": "10.0.0.1"}});
@@ -29,8 +39,8 @@ async fn a_malformed_object_is_reported_and_the_rest_arrives() {
         assert_eq!(rig.names(Kind::Service), ["svc-0", "svc-2"].into());
         let (key, (field, message)) = rig.malformed.first_key_value().unwrap();
         assert_eq!(key.to_string(), "Service load/svc-1");
-        assert_eq!(field, "spec.ports[1].port");
-        assert!(message.contains("\"http\""), "{message}");
+        assert_eq!(field, expected.0);
+        assert!(message.contains(expected.1), "{message}");
         // Repaired, and broken again: the last state stays, through a new list too.
         apply(&rig.server, load::service(1));
         rig.until("the repair", |rig| rig.malformed.is_empty()).await;

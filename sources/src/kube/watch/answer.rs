@@ -1,0 +1,203 @@
+//! Answers of the server to lists and watches, in protobuf or JSON.
+
+use std::{error::Error, io};
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, stream};
+use http_body_util::{BodyExt, Limited};
+use hyper::{
+    Request, Response,
+    header::{ACCEPT, CONTENT_TYPE, HeaderValue},
+};
+use kube::{Client, client::Body, core::Status};
+use tokio_util::codec::{AnyDelimiterCodec, Decoder, LengthDelimitedCodec};
+
+use super::{
+    decode::{self, DecodableObject, DecodeError, Page, WatchItem},
+    failure::Failure,
+    protobuf,
+};
+
+/// The most bytes of an error that are read.
+const MAX_ERROR: usize = 1 << 20;
+/// The most bytes of an event. Objects have at most 1.5 MiB in etcd.
+const MAX_EVENT: usize = 64 << 20;
+
+/// The form in which the server is asked for objects. It may answer in JSON all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContentType {
+    /// `application/vnd.kubernetes.protobuf`, which costs client and server a fraction of JSON.
+    #[default]
+    Protobuf,
+    /// `application/json`
+    Json,
+}
+
+impl ContentType {
+    /// Returns the form as a value of `Accept`. In JSON, the server is asked to leave out the
+    /// largest part of most objects where it can (KEP-5958). Others ignore the parameter, and the
+    /// last form is for one that does not. In protobuf, the part is skipped at no cost.
+    fn accepted(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Protobuf => "application/vnd.kubernetes.protobuf, application/json",
+            Self::Json => "application/json;drop=metadata.managedFields, application/json",
+        })
+    }
+
+    /// Returns the form of an answer.
+    pub(in crate::kube) fn of<B>(answer: &Response<B>) -> Self {
+        let header = answer.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+        match header.starts_with(b"application/vnd.kubernetes.protobuf") {
+            true => Self::Protobuf,
+            false => Self::Json,
+        }
+    }
+}
+
+/// The answer to a request, whose body was not read yet.
+pub(super) struct Answer {
+    form: ContentType,
+    body: Body,
+}
+
+/// Sends a request for objects in this form.
+pub(super) async fn ask(
+    client: &Client,
+    mut request: Request<Vec<u8>>,
+    form: ContentType,
+) -> Result<Answer, Failure> {
+    request.headers_mut().insert(ACCEPT, form.accepted());
+    let answer = client.send(request.map(Body::from)).await?;
+    let (form, code) = (ContentType::of(&answer), answer.status());
+    let body = answer.into_body();
+    if code.is_success() {
+        return Ok(Answer { form, body });
+    }
+    let read = Limited::new(body, MAX_ERROR).collect().await;
+    let body = read.map_err(|error| Failure::Connection(kube::Error::Service(error)))?.to_bytes();
+    Err(Failure::refusal(status(form, &body).unwrap_or_else(|| {
+        // A gateway's.
+        let text = String::from_utf8_lossy(&body);
+        Status::failure(text.trim(), "").with_code(code.as_u16())
+    })))
+}
+
+/// Returns the status of a request that failed.
+fn status(form: ContentType, body: &Bytes) -> Option<Status> {
+    match form {
+        ContentType::Protobuf => protobuf::status(body.clone()).ok(),
+        ContentType::Json => serde_json::from_slice(body).ok(),
+    }
+}
+
+impl Answer {
+    /// Reads the page of a list.
+    pub(super) async fn page<T: DecodableObject>(self) -> Result<Page<T>, Failure> {
+        let body = self.body.collect().await.map_err(Failure::cut)?.to_bytes();
+        match self.form {
+            ContentType::Protobuf => protobuf::page(body),
+            ContentType::Json => serde_json::from_slice(&body).map_err(DecodeError::from),
+        }
+        .map_err(Failure::List)
+    }
+
+    /// Returns the events of a watch. They end where the connection breaks, too.
+    pub(super) fn events<T: DecodableObject>(
+        self,
+    ) -> impl Stream<Item = Result<WatchItem<T>, Failure>> + Send {
+        let frames =
+            Frames { framing: Framing::of(self.form), body: self.body, read: BytesMut::new() };
+        stream::try_unfold(frames, async |mut frames| {
+            let Some(frame) = frames.next().await? else { return Ok(None) };
+            let event = match frames.framing {
+                Framing::Protobuf(_) => protobuf::event(frame),
+                Framing::Json(_) => decode::event(&frame),
+            };
+            match event {
+                Ok(event) => Ok(Some((event, frames))),
+                // The rest of an event whose connection broke.
+                Err(DecodeError::Json(error)) if error.is_eof() => Ok(None),
+                Err(error) => Err(Failure::Undecodable(error)),
+            }
+        })
+    }
+}
+
+/// The way in which events follow each other.
+enum Framing {
+    /// Each behind its length, in four bytes.
+    Protobuf(LengthDelimitedCodec),
+    /// One on each line.
+    Json(AnyDelimiterCodec),
+}
+
+impl Framing {
+    fn of(form: ContentType) -> Self {
+        match form {
+            ContentType::Protobuf => Self::Protobuf(
+                LengthDelimitedCodec::builder().max_frame_length(MAX_EVENT).new_codec(),
+            ),
+            ContentType::Json => {
+                let newline = b"\n".to_vec();
+                Self::Json(AnyDelimiterCodec::new_with_max_length(newline, Vec::new(), MAX_EVENT))
+            }
+        }
+    }
+
+    /// Takes the first frame out of `read`, if that holds the whole frame.
+    fn decode(&mut self, read: &mut BytesMut, is_end: bool) -> io::Result<Option<Bytes>> {
+        match self {
+            Self::Protobuf(_) if is_end => Ok(None),
+            Self::Protobuf(codec) => Ok(codec.decode(read)?.map(BytesMut::freeze)),
+            Self::Json(codec) => {
+                let frame = if is_end { codec.decode_eof(read) } else { codec.decode(read) };
+                frame.map_err(io::Error::other)
+            }
+        }
+    }
+}
+
+/// The frames of a body.
+struct Frames {
+    framing: Framing,
+    body: Body,
+    /// What was read and not decoded yet.
+    read: BytesMut,
+}
+
+impl Frames {
+    /// Returns the next frame; `None` if the body has ended or the connection broke.
+    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        let broken = |error| Failure::Connection(kube::Error::ReadEvents(error));
+        loop {
+            if let Some(frame) = self.framing.decode(&mut self.read, false).map_err(broken)? {
+                return Ok(Some(frame));
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.read.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(error)) if !is_end(&error) => return Err(broken(io::Error::other(error))),
+                Some(Err(_)) | None => {
+                    return self.framing.decode(&mut self.read, true).map_err(broken);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the connection ended in the middle of the body, as it does when a server or a proxy
+/// ends: the watch goes on from its version.
+fn is_end(error: &kube::Error) -> bool {
+    let mut cause: Option<&dyn Error> = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if kind == Some(io::ErrorKind::UnexpectedEof) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

@@ -1,0 +1,149 @@
+//! Decoding of the server's protobuf into the core's objects, one by one.
+//!
+//! The messages are those of `meta/v1` and `runtime` in `k8s.io/apimachinery`, as far as a client
+//! reads them.
+
+use bytes::Bytes;
+use kube::core::{
+    Status, TypeMeta, WatchEvent,
+    response::StatusDetails,
+    watch::{Bookmark, BookmarkMeta},
+};
+use prost::Message;
+
+use super::decode::{DecodableObject, DecodeError, Fault, Item, Page, PageMetadata, WatchItem};
+
+/// The bytes before each `Unknown` that is no part of another message.
+const MARK: &[u8] = b"k8s\0";
+
+/// Any object, with its type.
+#[derive(Clone, PartialEq, Message)]
+struct Unknown {
+    #[prost(message, required, tag = "1")]
+    types: Types,
+    #[prost(bytes = "bytes", tag = "2")]
+    raw: Bytes,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Types {
+    #[prost(string, tag = "2")]
+    kind: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(message, required, tag = "2")]
+    object: Extension,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Extension {
+    #[prost(bytes = "bytes", tag = "1")]
+    raw: Bytes,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct List {
+    #[prost(message, required, tag = "1")]
+    metadata: ListMetadata,
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    items: Vec<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ListMetadata {
+    #[prost(string, tag = "2")]
+    resource_version: String,
+    #[prost(string, tag = "3")]
+    next: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Refusal {
+    #[prost(string, tag = "3")]
+    message: String,
+    #[prost(string, tag = "4")]
+    reason: String,
+    #[prost(message, required, tag = "5")]
+    details: Details,
+    #[prost(int32, tag = "6")]
+    code: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Details {
+    #[prost(int32, tag = "5")]
+    retry_after_seconds: i32,
+}
+
+/// Reads an object of this kind behind the mark.
+fn marked(kind: &str, bytes: Bytes) -> Result<Bytes, DecodeError> {
+    let Some(unmarked) = bytes.strip_prefix(MARK) else { return Err(DecodeError::NoMark) };
+    let unknown = Unknown::decode(bytes.slice_ref(unmarked))?;
+    match unknown.types.kind == kind {
+        true => Ok(unknown.raw),
+        false => Err(DecodeError::Kind(kind.to_owned())),
+    }
+}
+
+/// Reads the status of a request that failed.
+pub(super) fn status(bytes: Bytes) -> Result<Status, DecodeError> {
+    let Refusal { message, reason, details, code } = Refusal::decode(marked("Status", bytes)?)?;
+    let details = StatusDetails {
+        name: String::new(),
+        group: String::new(),
+        kind: String::new(),
+        uid: String::new(),
+        causes: Vec::new(),
+        retry_after_seconds: details.retry_after_seconds.try_into().unwrap_or(0),
+    };
+    let status = Status::failure(&message, &reason).with_code(code.try_into().unwrap_or(0));
+    Ok(status.with_details(details))
+}
+
+/// Reads a list, or a page of one.
+pub(super) fn page<T: DecodableObject>(bytes: Bytes) -> Result<Page<T>, DecodeError> {
+    let List { metadata, items } = List::decode(marked(&format!("{}List", T::KIND), bytes)?)?;
+    let ListMetadata { resource_version, next } = metadata;
+    let metadata = PageMetadata { resource_version: Some(resource_version), next: Some(next) };
+    Ok(Page::new(metadata, items.into_iter().map(item).collect()))
+}
+
+/// Reads an event of a watch.
+pub(super) fn event<T: DecodableObject>(bytes: Bytes) -> Result<WatchItem<T>, DecodeError> {
+    let Event { kind, object } = Event::decode(bytes)?;
+    if kind == "ERROR" {
+        return Ok(WatchEvent::Error(status(object.raw)?.boxed()));
+    }
+    let raw = marked(T::KIND.as_str(), object.raw)?;
+    Ok(match kind.as_str() {
+        "ADDED" => WatchEvent::Added(item(raw)),
+        "MODIFIED" => WatchEvent::Modified(item(raw)),
+        "DELETED" => WatchEvent::Deleted(item(raw)),
+        "BOOKMARK" => {
+            let mut object = T::decode(raw)?;
+            let metadata = std::mem::take(object.metadata());
+            WatchEvent::Bookmark(Bookmark {
+                types: TypeMeta::default(),
+                metadata: BookmarkMeta {
+                    resource_version: metadata.resource_version,
+                    annotations: metadata.annotations,
+                },
+            })
+        }
+        _ => return Err(DecodeError::Event(kind)),
+    })
+}
+
+/// Reads an object. Of one that cannot be decoded, what comes before the fault is known.
+fn item<T: DecodableObject>(bytes: Bytes) -> Item<T> {
+    let mut object = T::default();
+    let read = object.merge(bytes);
+    Item::new(
+        object,
+        read.map_err(|error| Fault { field: String::new(), message: error.to_string() }),
+    )
+}
