@@ -482,8 +482,9 @@ impl Tracker {
         &self,
         kind: Kind,
         is_listed: impl Fn(&ObjectKey) -> bool,
-    ) -> Vec<ObjectKey> {
-        // Objects that could not be used at all may still have problems to be forgotten.
+    ) -> HashSet<ObjectKey> {
+        // Objects that could not be used at all may still have problems to be forgotten. Those that
+        // are used in part are in both.
         let known = self.keys(kind).chain(self.problems.objects(kind).cloned());
         known.filter(|key| !is_listed(key)).collect()
     }

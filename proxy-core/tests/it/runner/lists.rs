@@ -209,3 +209,12 @@ async fn an_object_that_is_malformed_later_has_the_state_of_the_list() {
     let asked = Running::after(&[], &changed_slices(), &[list, bad]).await;
     assert!(ports(&asked).concat().contains("ns/s9"), "{asked:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_made_again_is_not_removed_by_the_list_that_lacks_it() {
+    // The removal of an object that has a problem is taken out like any other.
+    let misspelt = web(9).annotation("switchyard/slow-start", "soon");
+    let events = [misspelt.apply(), list(Kind::Service, (0..9).map(web)), web(9).apply()];
+    let asked = Running::after(&[], &[], &events).await;
+    assert_eq!(ports(&asked), [""; 0]);
+}
