@@ -17,6 +17,7 @@ use kube::{
     Config,
     config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError},
 };
+use secrecy::ExposeSecret;
 use tracing::warn;
 
 use super::{
@@ -188,7 +189,9 @@ fn from_kubeconfig(
     let user = context.user.and_then(|name| {
         kubeconfig.auth_infos.into_iter().find(|named| named.name == name)?.auth_info
     });
-    let plugin = user.as_ref().and_then(|user| user.exec.as_ref());
+    let mut user = user.unwrap_or_default();
+    unset_empty(&mut cluster, &mut user, path);
+    let plugin = user.exec.as_ref();
     if plugin.is_some_and(|plugin| plugin.command.as_deref().unwrap_or_default().is_empty()) {
         return Err("the exec plugin has no command".into());
     }
@@ -204,10 +207,10 @@ fn from_kubeconfig(
     }
     config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or(false);
     config.disable_compression = cluster.disable_compression.unwrap_or(false);
-    if let Some(proxy) = cluster.proxy_url.as_deref().filter(|proxy| !proxy.is_empty()) {
+    if let Some(proxy) = &cluster.proxy_url {
         config.proxy_url = Some(proxy.parse().map_err(KubeconfigError::ParseProxyUrl)?);
     }
-    config.auth_info = with_cluster(user.unwrap_or_default(), &cluster)?;
+    config.auth_info = with_cluster(user, &cluster)?;
     config.tls_server_name = cluster.tls_server_name;
     let server = cluster.server.ok_or(KubeconfigError::MissingClusterUrl)?;
     let user = &config.auth_info;
@@ -219,6 +222,35 @@ fn from_kubeconfig(
         || user.client_certificate_data.is_some();
     config.cluster_url = server_address(&server, has_tls)?;
     Ok(config)
+}
+
+/// Takes out the empty fields, which client-go does not tell from absent ones.
+fn unset_empty(cluster: &mut Cluster, user: &mut AuthInfo, kubeconfig: &Path) {
+    let texts = [
+        &mut cluster.certificate_authority_data,
+        &mut cluster.proxy_url,
+        &mut cluster.tls_server_name,
+        &mut user.username,
+        &mut user.client_certificate_data,
+    ];
+    let secrets = [&mut user.password, &mut user.token, &mut user.client_key_data];
+    let files = [
+        &mut cluster.certificate_authority,
+        &mut user.client_certificate,
+        &mut user.client_key,
+        &mut user.token_file,
+    ];
+    for text in texts {
+        text.take_if(|text| text.is_empty());
+    }
+    for secret in secrets {
+        secret.take_if(|secret| secret.expose_secret().is_empty());
+    }
+    // Relative ones have been taken from there.
+    let directory = kubeconfig.parent().unwrap_or(kubeconfig);
+    for file in files {
+        file.take_if(|file| Path::new(file) == directory);
+    }
 }
 
 /// Gives the exec plugin the cluster if the kubeconfig asks for that.
@@ -291,5 +323,38 @@ pub(super) mod tests {
             let AuthInfo { token, .. } = config.auth_info;
             assert!(token.is_none(), "credentials in plain text");
         }
+    }
+
+    #[test]
+    fn an_empty_field_is_an_absent_one() {
+        let cluster = json!({
+            "server": "https://a", "certificate-authority": "", "certificate-authority-data": "",
+            "tls-server-name": "", "proxy-url": "",
+        });
+        let user = json!({
+            "username": "", "password": "", "token": "", "tokenFile": "",
+            "client-certificate": "", "client-certificate-data": "",
+            "client-key": "", "client-key-data": "",
+            "exec": {"apiVersion": "v", "command": "c"},
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let load = |cluster| {
+            let config = write_kubeconfig(&dir.path().join("k"), cluster, &user, None);
+            Access::load(&config).unwrap()
+        };
+        let Access { config, credential_files, token_file, plugin } = load(&cluster);
+        assert_eq!(config.root_cert, None);
+        assert_eq!((config.root_cert_file, config.tls_server_name), (None, None));
+        assert_eq!(serde_json::to_value(config.auth_info).unwrap(), json!({}));
+        assert!(credential_files.is_empty() && token_file.is_none() && plugin.is_some());
+        let file = dir.path().join("ca.pem");
+        fs::write(&file, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+        let cluster = json!({
+            "server": "https://a", "certificate-authority": "ca.pem",
+            "certificate-authority-data": "",
+        });
+        let Access { config, .. } = load(&cluster);
+        assert_eq!(config.root_cert, Some(vec![vec![0; 3]]));
+        assert_eq!(config.root_cert_file, Some(file));
     }
 }
