@@ -323,21 +323,31 @@ impl Tracker {
             problems.extend(new);
         }
         for family in IpFamily::ALL {
-            let Some(reason) = parts.families.get(family) else { continue };
-            let Some(refused) = self.leave_out_family(family, reason, now) else { continue };
-            is_less = true;
-            let reason = refused.reported.clone();
-            let key = ObjectKey::of_cluster(Kind::Node, &self.config.node_name);
-            let mut found = Problems::with(key.clone(), Reason::Refused);
-            found.add(
-                "",
-                format_args!(
-                    "the node refuses all of {family}: {reason}; {family} is left as it is and tried again"
-                ),
-            );
-            problems.extend(self.withheld.problems.replace(&key, found.into_vec()));
+            if let Some(reason) = parts.families.get(family) {
+                is_less |= self.leave_out_family(family, reason, now);
+            }
         }
+        problems.extend(self.update_family_problems());
         is_less.then_some(problems)
+    }
+
+    /// Has the Node's problems be the refusals of families, with those that are tried. Returns the
+    /// new ones.
+    fn update_family_problems(&mut self) -> Vec<Problem> {
+        let key = ObjectKey::of_cluster(Kind::Node, &self.config.node_name);
+        let mut found = Problems::with(key.clone(), Reason::Refused);
+        for family in IpFamily::ALL {
+            if let Some(RefusedFamily { reported, .. }) = self.withheld.families.get(family) {
+                found.add(
+                    "",
+                    format_args!(
+                        "the node refuses all of {family}: {reported}; {family} is left as it is \
+                         and tried again"
+                    ),
+                );
+            }
+        }
+        self.withheld.problems.replace(&key, found.into_vec())
     }
 
     /// Leaves a Service port out of the state. Returns false if the state does not have the port.
@@ -365,15 +375,10 @@ impl Tracker {
         true
     }
 
-    /// Leaves a family out, unless it is left out already; returns the refusal.
-    fn leave_out_family(
-        &mut self,
-        family: IpFamily,
-        reason: &str,
-        now: Instant,
-    ) -> Option<&RefusedFamily> {
+    /// Leaves a family out; returns false if it is left out already.
+    fn leave_out_family(&mut self, family: IpFamily, reason: &str, now: Instant) -> bool {
         if !self.unsynced.set_programmed(family, false) {
-            return None;
+            return false;
         }
         // Neither programmed nor refused: they are tried after the family.
         self.put_off_tried(family, now);
@@ -387,7 +392,7 @@ impl Tracker {
         let again = RefusedFamily::again(refused, reason, served, now);
         *self.withheld.families.get_mut(family) = Some(again);
         self.update_health_checks();
-        self.withheld.families.get(family).as_ref()
+        true
     }
 
     fn update_health_checks(&mut self) {
@@ -510,9 +515,8 @@ impl Tracker {
             let is_tried = |refused: &mut RefusedFamily| refused.due.is_none();
             if self.withheld.families.get_mut(family).take_if(is_tried).is_some() {
                 tracing::info!(%family, "IP family no longer refused by the node");
-                let key = ObjectKey::of_cluster(Kind::Node, &self.config.node_name);
-                self.withheld.problems.replace(&key, Vec::new());
             }
         }
+        self.update_family_problems();
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use switchyard_core::{model::IpFamily, proxier::RefusedParts};
+use switchyard_core::{model::IpFamily, proxier::RefusedParts, runner::Query};
 
 use super::*;
 
@@ -315,9 +315,25 @@ async fn a_family_comes_back_while_the_other_fails() {
     }
     running.apply(&[web(3)]).await;
     pass(10_000).await;
-    let seen = seen.lock().unwrap();
-    assert!(seen.degraded.len() > 1, "{:?}", seen.modes);
-    assert_eq!(seen.modes.last().map(|(_, has_v6)| *has_v6), Some(true));
+    let refusal = |family| {
+        format!(
+            "Node {NODE}: the node refuses all of {family}: broken; {family} is left as it is and \
+             tried again"
+        )
+    };
+    {
+        let seen = seen.lock().unwrap();
+        assert!(seen.degraded.len() > 1, "{:?}", seen.modes);
+        assert_eq!(seen.modes.last().map(|(_, has_v6)| *has_v6), Some(true));
+        // Each family once, however often it is tried.
+        assert_eq!(seen.problems, ["IPv6", "IPv4"].map(refusal));
+    }
+    let (sender, mut problems) = mpsc::unbounded_channel();
+    let all = move |tracker: &Tracker| {
+        sender.send(tracker.problems().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+    };
+    running.send(Input::Query(Query::new(all))).await;
+    assert_eq!(problems.recv().await, Some(vec![refusal("IPv4")]));
 }
 
 #[tokio::test(start_paused = true)]
