@@ -163,6 +163,8 @@ pub enum EndpointState {
     HintsOtherZone,
     /// It runs on another node, or on an unknown one, and the policy is `Local`.
     NotLocal,
+    /// Its Service has more endpoints, times ports and addresses, than are programmed.
+    BeyondLimit,
     /// No frontend of the port is left to lead to it.
     NoFrontend,
     /// Its slice lacks a port of this name and protocol.

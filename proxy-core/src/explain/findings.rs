@@ -13,7 +13,7 @@ use super::{
 pub(super) const MOST_NAMED: usize = 3;
 
 /// The states of endpoints that are left out, in the order of their findings.
-const LEFT_OUT: [EndpointState; 10] = [
+const LEFT_OUT: [EndpointState; 11] = [
     EndpointState::NotReady,
     EndpointState::Terminating,
     EndpointState::Draining,
@@ -21,6 +21,7 @@ const LEFT_OUT: [EndpointState; 10] = [
     EndpointState::HintsOtherNode,
     EndpointState::HintsOtherZone,
     EndpointState::NotLocal,
+    EndpointState::BeyondLimit,
     EndpointState::NoFrontend,
     EndpointState::NoSuchPort,
     EndpointState::OtherFamily,
@@ -45,6 +46,7 @@ pub(super) fn cause_of(state: EndpointState) -> Option<Cause> {
         EndpointState::ZeroWeight => cause::DRAINED,
         EndpointState::HintsOtherNode | EndpointState::HintsOtherZone => cause::HINTS,
         EndpointState::NotLocal => cause::ELSEWHERE,
+        EndpointState::BeyondLimit => cause::UNUSABLE,
         EndpointState::NoFrontend => cause::CONFLICT,
         EndpointState::NoSuchPort => cause::OTHER_PORT,
         EndpointState::OtherFamily => cause::OTHER_FAMILY,
@@ -63,6 +65,7 @@ pub(super) fn reason(state: EndpointState) -> &'static str {
         EndpointState::HintsOtherNode => "left out by hints: others are for this node",
         EndpointState::HintsOtherZone => "left out by hints: others are for this zone",
         EndpointState::NotLocal => "not on this node, policy Local",
+        EndpointState::BeyondLimit => "beyond the limit of destinations",
         EndpointState::NoFrontend => "no address of the Service leads to it",
         EndpointState::NoSuchPort => "its slice lacks the port",
         EndpointState::OtherFamily => "the Service has no address in its family",

@@ -138,6 +138,13 @@ pub(crate) fn examined<'s>(
             Scope::SameNode => EndpointState::HintsOtherNode,
             Scope::SameZone(_) | Scope::Anywhere => EndpointState::HintsOtherZone,
         },
+        // What a pool of its own kind lacks was cut off.
+        _ if resolved.is_some_and(|port| {
+            uses_cluster && !port.cluster.is_empty() || e.is_local() && !port.local.is_empty()
+        }) =>
+        {
+            EndpointState::BeyondLimit
+        }
         _ => EndpointState::NoFrontend,
     };
     let known = endpoints.into_iter().map(|(address, e)| KnownEndpoint {
