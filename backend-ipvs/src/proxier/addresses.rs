@@ -1,11 +1,16 @@
 //! Addresses of the device, and of the node.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use switchyard_core::{model::PerFamily, proxier::SyncReport, transition::Transition};
 use switchyard_kernel::route::DeviceError;
 
-use super::{IpvsProxier, SyncError};
+use super::{IpvsProxier, SyncError, refused::Refused};
 use crate::{layout::addresses, rules::Delivery};
 
 /// The addresses of the node when a sync begins, in both families.
@@ -17,6 +22,8 @@ pub(super) struct Addresses {
     pub(super) unbound: Vec<IpAddr>,
     /// The addresses that are not to be bound although Services have them.
     pub(super) elsewhere: Arc<BTreeSet<IpAddr>>,
+    /// Those of the device to which packets may not come yet.
+    pub(super) late: BTreeSet<IpAddr>,
     /// Whether the device was made.
     pub(super) is_made: bool,
 }
@@ -28,11 +35,65 @@ impl Addresses {
         families: PerFamily<bool>,
         never_bound: &'a BTreeSet<IpAddr>,
     ) -> Delivery<'a> {
-        Delivery { families, bound: &self.bound, elsewhere: &self.elsewhere, never_bound }
+        let Self { bound, late, elsewhere, .. } = self;
+        Delivery { families, bound, late, elsewhere, never_bound }
+    }
+}
+
+/// The longest that a sync waits for routes.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Addresses of IPv6 that the device has, and whose packets the kernel may still send elsewhere: it
+/// makes the route of an address after it has added the address.
+#[derive(Debug, Default)]
+pub(super) struct Unrouted {
+    /// Those that were added since routes were last waited for.
+    added: Vec<IpAddr>,
+    /// Those whose routes did not come in time.
+    late: BTreeSet<IpAddr>,
+}
+
+impl Unrouted {
+    /// Follows a change of the device's addresses, of which the kernel refused some.
+    fn follow(&mut self, bind: &[IpAddr], unbind: &[IpAddr], refused: &[DeviceError]) {
+        let address = |error: &DeviceError| match error {
+            DeviceError::Address { address, .. } => Some(*address),
+            _ => None,
+        };
+        let refused: BTreeSet<IpAddr> = refused.iter().filter_map(address).collect();
+        let gone: BTreeSet<IpAddr> = unbind.iter().copied().collect();
+        self.added.retain(|ip| !gone.contains(ip));
+        self.added.extend(bind.iter().filter(|ip| ip.is_ipv6() && !refused.contains(*ip)));
+        for ip in bind.iter().chain(unbind) {
+            self.late.remove(ip);
+        }
+    }
+
+    /// Whether packets come to all addresses.
+    pub(super) fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.late.is_empty()
     }
 }
 
 impl IpvsProxier {
+    /// Waits for the routes of addresses that were added, and, where everything was compared, looks
+    /// at those that did not come in time before. What does not come is a leftover.
+    pub(super) fn await_routes(&mut self, refused: &mut Refused) -> Result<(), SyncError> {
+        let Unrouted { added, late } = &mut self.unrouted;
+        if refused.is_compared && !late.is_empty() {
+            let ips: Vec<IpAddr> = late.iter().copied().collect();
+            *late = self.kernel.await_local(&ips, Duration::ZERO)?.into_iter().collect();
+        }
+        if !added.is_empty() {
+            late.extend(self.kernel.await_local(added, PATIENCE)?);
+            added.clear();
+        }
+        if let Some(first) = late.first() {
+            refused.unrouted(&SyncError::Unrouted { first: *first, count: late.len() });
+        }
+        Ok(())
+    }
+
     /// Takes in the addresses that are never bound. Returns whether they are news.
     pub(super) fn learns_never_bound(&mut self) -> bool {
         let known = self.config.never_bound.lock();
@@ -72,10 +133,11 @@ impl IpvsProxier {
             let elsewhere = Arc::clone(&self.held.elsewhere);
             return Ok(Addresses { elsewhere, ..Addresses::default() });
         }
+        let late = self.unrouted.late.clone();
         let is_made = self.kernel.ensure_device()?;
         let bound = self.kernel.addresses()?;
         let elsewhere = Arc::new(self.elsewhere()?);
-        Ok(Addresses { is_made, bound, elsewhere, ..Addresses::default() })
+        Ok(Addresses { is_made, bound, late, elsewhere, ..Addresses::default() })
     }
 
     /// Returns which of these addresses to bind and which to unbind.
@@ -115,6 +177,7 @@ impl IpvsProxier {
         }
         let start = Instant::now();
         let refused = self.kernel.change_addresses(bind, unbind)?;
+        self.unrouted.follow(bind, unbind, &refused);
         report.commit += start.elapsed();
         report.added += bind.len();
         report.removed += unbind.len();

@@ -1,6 +1,6 @@
 //! The kernel as the backend needs it. Tests have a model of it.
 
-use std::{collections::BTreeSet, net::IpAddr, path::Path};
+use std::{collections::BTreeSet, net::IpAddr, path::Path, time::Duration};
 
 use ipnet::IpNet;
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -44,6 +44,11 @@ pub(crate) trait Kernel: Send {
         add: &[IpAddr],
         remove: &[IpAddr],
     ) -> Result<Vec<DeviceError>, DeviceError>;
+    fn await_local(
+        &mut self,
+        ips: &[IpAddr],
+        patience: Duration,
+    ) -> Result<Vec<IpAddr>, DeviceError>;
 
     fn remove_other_rules(&mut self, beneath: Mode) -> Result<bool, ProxierError>;
     fn remove_all(&mut self, excluded: &[IpNet]) -> Result<(), ProxierError>;
@@ -124,6 +129,14 @@ impl Kernel for NodeKernel {
         remove: &[IpAddr],
     ) -> Result<Vec<DeviceError>, DeviceError> {
         self.device.change_each(add, remove)
+    }
+
+    fn await_local(
+        &mut self,
+        ips: &[IpAddr],
+        patience: Duration,
+    ) -> Result<Vec<IpAddr>, DeviceError> {
+        self.device.await_local(ips, patience)
     }
 
     fn remove_other_rules(&mut self, beneath: Mode) -> Result<bool, ProxierError> {

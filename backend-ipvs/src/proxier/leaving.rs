@@ -3,7 +3,10 @@
 use std::{collections::HashSet, mem};
 
 use switchyard_core::{
-    model::PerFamily, proxier::SyncReport, state::State, transition::Transition,
+    model::{IpFamily, PerFamily},
+    proxier::SyncReport,
+    state::State,
+    transition::Transition,
 };
 use switchyard_kernel::{
     ipvs::{RealServer, Selector},
@@ -53,7 +56,8 @@ impl IpvsProxier {
         self.rules.expect(leaving);
     }
 
-    /// Has the rules leave to IPVS what it delivers now, and forget endpoints that it chooses no
+    /// Has the rules leave to IPVS what it delivers now, once packets come to all addresses of a
+    /// family, and forget endpoints that it chooses no
     /// longer. Those of before serve as well, so that a refusal costs nothing but another attempt.
     /// Returns whether there was none.
     pub(super) async fn settle(
@@ -64,7 +68,9 @@ impl IpvsProxier {
         report: &mut SyncReport,
         refused: &mut Refused,
     ) -> bool {
-        let delivered = PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f));
+        let is_routed = |family| family == IpFamily::V4 || self.unrouted.is_empty();
+        let delivered =
+            PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f) && is_routed(f));
         let is_news = mem::replace(&mut self.delivered, delivered) != delivered;
         let delivery = seen.delivery(delivered, &self.basis.never_bound);
         let settled = self.rules.settle(change, is_news, delivery, report).await;

@@ -2,9 +2,10 @@
 //!
 //! The order of a sync keeps every moment safe: rules, then virtual servers with their real
 //! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. For
-//! Service ports that are not delivered yet, the rules translate by themselves until all is there,
-//! so that those of another mode are replaced without a gap, and are synced once more then. Without
-//! its rules, a Service port gets no virtual server and no address, and keeps those that it has.
+//! Service ports that are not delivered yet, the rules translate by themselves until all is there
+//! and packets come to the addresses, so that those of another mode are replaced without a gap, and
+//! are synced once more then. Without its rules, a Service port gets no virtual server and no
+//! address, and keeps those that it has.
 
 mod addresses;
 mod checkup;
@@ -52,7 +53,7 @@ use switchyard_kernel::{
 };
 
 use self::{
-    addresses::Addresses,
+    addresses::{Addresses, Unrouted},
     checkup::Checkup,
     commands::{Commands, Step},
     degraded::Degraded,
@@ -96,12 +97,22 @@ pub(crate) enum SyncError {
     /// The kernel has no scheduler of this name.
     #[error("the kernel has no scheduler {0} (the module ip_vs_{0} is missing)")]
     NoScheduler(String),
+    /// The kernel has made no route for addresses of the device.
+    #[error("the kernel does not take packets to {first} for the node's yet{}", more(*.count))]
+    Unrouted { first: IpAddr, count: usize },
 }
 
 fn others(count: usize) -> String {
     match count {
         0 | 1 => String::new(),
         count => format!(", and {} other commands were refused", count - 1),
+    }
+}
+
+fn more(count: usize) -> String {
+    match count {
+        0 | 1 => String::new(),
+        count => format!(", nor those to {} other addresses", count - 1),
     }
 }
 
@@ -120,6 +131,7 @@ pub(crate) struct IpvsProxier {
     held: Held,
     /// The addresses of `kube-ipvs0`.
     bound: SharedAddresses,
+    unrouted: Unrouted,
     draining: Draining,
     schedulers: Schedulers,
     /// Whether the kernel is known to hold what was synced last.
@@ -222,6 +234,7 @@ impl IpvsProxier {
             removal: Removal::default(),
             held: Held::default(),
             bound: SharedAddresses::default(),
+            unrouted: Unrouted::default(),
             draining: Draining::new(config.drain_limit),
             schedulers: Schedulers::default(),
             is_sure: false,
@@ -303,6 +316,7 @@ impl IpvsProxier {
             return Ok(Done::Differs);
         }
         self.look_at_draining(&families, report, &mut refused).map_err(failed)?;
+        self.await_routes(&mut refused).map_err(failed)?;
         let is_compared = refused.is_compared;
         let is_settled = rules.is_ok()
             && !refused.is_error()
@@ -474,6 +488,7 @@ impl Proxier for IpvsProxier {
         self.is_sure = false;
         self.delivered = PerFamily::default();
         self.bound.lock().clear();
+        self.unrouted = Unrouted::default();
         self.draining = Draining::new(self.config.drain_limit);
         let rules = self.rules.clean_up().await;
         rules.and(self.kernel.remove_all(&self.config.excluded))

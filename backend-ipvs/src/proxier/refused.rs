@@ -77,6 +77,12 @@ impl Refused {
         self.leftovers.insert(ErrorChain(error).to_string());
     }
 
+    /// Notes that the kernel may send packets to addresses of the device elsewhere.
+    pub(crate) fn unrouted(&mut self, error: &SyncError) {
+        self.is_soon = true;
+        self.leftover(error);
+    }
+
     /// Whether a Service port or a family is refused.
     pub(crate) fn is_error(&self) -> bool {
         self.first.is_some()

@@ -41,6 +41,8 @@ pub(crate) struct Delivery<'a> {
     /// The addresses of `kube-ipvs0`. Of the other families, IPVS delivers the Service ports that
     /// have all their addresses there, and the rules translate what goes to the rest.
     pub(crate) bound: &'a BTreeSet<IpAddr>,
+    /// Those of them to which packets may not come yet.
+    pub(crate) late: &'a BTreeSet<IpAddr>,
     /// The addresses that are not on `kube-ipvs0` although Services have them.
     pub(crate) elsewhere: &'a BTreeSet<IpAddr>,
     /// Those of them at which nothing is served, nor refused.
@@ -51,7 +53,8 @@ impl Delivery<'_> {
     fn delivers(&self, port: &ResolvedServicePort) -> bool {
         let mut own = addresses::of_port(port, self.elsewhere).peekable();
         *self.families.get(port.id.family)
-            || (own.peek().is_some() && own.all(|ip| self.bound.contains(&ip)))
+            || (own.peek().is_some()
+                && own.all(|ip| self.bound.contains(&ip) && !self.late.contains(&ip)))
     }
 }
 

@@ -1,12 +1,23 @@
 //! A device that holds addresses, of the type dummy or, where the kernel has none, bridge.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ipnet::IpNet;
+use switchyard_model::IpFamily;
 
 use crate::{
     netlink::{Error, KernelError, Pipeline, Socket, Writer, flags},
-    route::list::{
-        self, Link,
-        abi::{address, link},
+    route::{
+        list::{
+            self, Link,
+            abi::{address, link},
+        },
+        local_networks::{is_local, local_networks},
     },
 };
 
@@ -33,6 +44,13 @@ pub struct DummyDevice {
 pub(super) const OPEN: &str = "open an rtnetlink socket";
 pub(super) const RECEIVE: &str = "receive changes of addresses";
 const LIST: &str = "list the addresses of the node's devices";
+const ROUTES: &str = "look up the routes to addresses";
+
+/// The most addresses whose routes are looked up one by one: a list is the whole table.
+const FEW: usize = 16;
+/// The time between two looks for a route, which doubles with each up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 
 /// Why something about a [`DummyDevice`], or about the addresses of devices, failed.
 #[derive(Debug, thiserror::Error)]
@@ -231,7 +249,8 @@ impl DummyDevice {
     /// duplicate address detection. The kernel never chooses an added address as the source of
     /// packets to other hosts: in IPv4 by the scope `host`, which an address that is there already
     /// does not get; in IPv6 as a deprecated address. An address that is there, or gone, already is
-    /// no error. The route to an address of IPv6 may follow milliseconds later.
+    /// no error. The route to an address of IPv6 follows some time later
+    /// ([`DummyDevice::await_local`]).
     ///
     /// # Errors
     /// [`DeviceError::Missing`] if there is no such device; [`DeviceError::Address`] if the kernel
@@ -282,6 +301,58 @@ impl DummyDevice {
         absent.retain(IpAddr::is_ipv6);
         errors.extend(self.remove_with_networks(link.index, &absent)?);
         Ok(errors)
+    }
+
+    /// Waits until the kernel takes packets to all of these addresses of IPv6 for the node's, and
+    /// returns those that it does not after this time. Those of IPv4 are the node's at once.
+    ///
+    /// The kernel makes the routes of addresses about in the order in which the addresses were
+    /// added. So the last one is asked for until it is there, and then the others, or for many a
+    /// list.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn await_local(
+        &mut self,
+        ips: &[IpAddr],
+        patience: Duration,
+    ) -> Result<Vec<IpAddr>, DeviceError> {
+        let mut left: Vec<IpAddr> = ips.iter().copied().filter(IpAddr::is_ipv6).collect();
+        let (deadline, mut pause) = (Instant::now() + patience, FIRST_PAUSE);
+        while let Some(last) = left.last() {
+            let is_over = Instant::now() >= deadline;
+            if is_over || is_local(&mut self.socket, *last).map_err(failed(ROUTES))? {
+                left = self.not_local(left).map_err(failed(ROUTES))?;
+            }
+            if is_over {
+                break;
+            }
+            if !left.is_empty() {
+                thread::sleep(pause);
+                pause = (2 * pause).min(LONGEST_PAUSE);
+            }
+        }
+        Ok(left)
+    }
+
+    /// Returns those of these addresses of IPv6 that are not the node's by its routes.
+    fn not_local(&mut self, ips: Vec<IpAddr>) -> Result<Vec<IpAddr>, Error> {
+        let mut left = Vec::new();
+        if ips.len() <= FEW {
+            for ip in ips {
+                if !is_local(&mut self.socket, ip)? {
+                    left.push(ip);
+                }
+            }
+            return Ok(left);
+        }
+        let listed = local_networks(&mut self.socket, IpFamily::V6)?;
+        let is_single = |net: &IpNet| net.prefix_len() == net.max_prefix_len();
+        let (single, wide): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_single);
+        let single: BTreeSet<IpAddr> = single.into_iter().map(|net| net.addr()).collect();
+        let is_local = |ip: &IpAddr| single.contains(ip) || wide.iter().any(|net| net.contains(ip));
+        left.extend(ips.into_iter().filter(|ip| !is_local(ip)));
+        Ok(left)
     }
 
     /// Removes those of these addresses of IPv6 that are there with a network: the kernel finds

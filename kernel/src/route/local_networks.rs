@@ -1,11 +1,13 @@
-//! The networks that are the node's own by its routes.
+//! The networks and addresses that are the node's own by its routes.
+
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use switchyard_model::IpFamily;
 
 use crate::{
     families::{self, family_number},
-    netlink::{Error, Socket, flags},
+    netlink::{Error, Socket, Writer, flags},
 };
 
 /// Lists the networks of a family that the kernel takes for its own by a route of the table
@@ -40,15 +42,36 @@ pub(crate) fn local_networks(socket: &mut Socket, family: IpFamily) -> Result<Ve
     }
 }
 
+/// Whether a packet of the node to an address is for the node itself.
+pub(crate) fn is_local(socket: &mut Socket, to: IpAddr) -> Result<bool, Error> {
+    let to = IpNet::from(to);
+    let fill = |w: &mut Writer| {
+        w.raw(&abi::to(family_number(IpFamily::of(&to.addr())), to.prefix_len()));
+        w.attribute(libc::RTA_DST, &families::octets(to.addr()));
+    };
+    let found = socket.find(libc::RTM_GETROUTE, fill, libc::ENETUNREACH, |message| {
+        Ok(message.payload.get(abi::KIND) == Some(&libc::RTN_LOCAL))
+    });
+    match found {
+        // A route that refuses packets.
+        Err(Error::Kernel(_)) => Ok(false),
+        found => Ok(found?.unwrap_or(false)),
+    }
+}
+
 /// Routes (`linux/rtnetlink.h`).
 mod abi {
-
     /// The length of `struct rtmsg`.
     pub(super) const HEADER: usize = 12;
     /// The places of `rtm_dst_len`, `rtm_table` and `rtm_type` there.
     pub(super) const PREFIX: usize = 1;
     pub(super) const TABLE: usize = 4;
     pub(super) const KIND: usize = 7;
+
+    /// A header that selects the route to a network.
+    pub(super) fn to(family: u8, prefix: u8) -> [u8; HEADER] {
+        [family, prefix, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    }
 
     /// A header that selects the table `local`.
     pub(super) fn local(family: u8) -> [u8; HEADER] {

@@ -9,7 +9,6 @@ mod link_name;
 mod link_type;
 mod list;
 mod local_delivery;
-#[cfg(feature = "conntrack")]
 mod local_networks;
 mod next_hop;
 

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The addresses of Service ports that the rules lead to endpoints.
-fn translated(model: &Model, sync: usize) -> Vec<String> {
+pub(super) fn translated(model: &Model, sync: usize) -> Vec<String> {
     let held = model.lock();
     let frontends = held.rules[sync].values().flat_map(|port| &port.frontends);
     let translated = frontends.filter(|frontend| matches!(frontend.action, Action::Pool { .. }));

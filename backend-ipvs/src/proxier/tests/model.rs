@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -43,6 +44,9 @@ pub(super) struct Contents {
     pub(super) rules: Vec<Ports>,
     /// Whether the rules can remember no clients.
     pub(super) lacks_affinity: bool,
+    /// The addresses whose routes do not come, and the times that these were waited for.
+    pub(super) unrouted: BTreeSet<IpAddr>,
+    pub(super) waited: usize,
     /// The schedulers that the kernel does not have.
     pub(super) missing: BTreeSet<Scheduler>,
     /// The directory of parameters; all are as they should be without.
@@ -376,6 +380,18 @@ impl Kernel for Model {
             }
         }
         Ok(errors)
+    }
+
+    fn await_local(
+        &mut self,
+        ips: &[IpAddr],
+        patience: Duration,
+    ) -> Result<Vec<IpAddr>, DeviceError> {
+        let mut held = self.lock();
+        assert!(ips.iter().all(|ip| ip.is_ipv6() && held.bound.contains(ip)));
+        let left: Vec<_> = ips.iter().copied().filter(|ip| held.unrouted.contains(ip)).collect();
+        held.waited += usize::from(!left.is_empty() && !patience.is_zero());
+        Ok(left)
     }
 
     fn remove_other_rules(&mut self, _: Mode) -> Result<bool, ProxierError> {

@@ -7,10 +7,11 @@ use std::{
 };
 use switchyard_core::{
     model::IpFamily,
+    proxier::SyncReport,
     testing::{conformance::cluster, service, web, web_slice},
 };
 
-use super::{endpoints_of, model::Model, node, weights, with_endpoints};
+use super::{cases::translated, endpoints_of, model::Model, node, weights, with_endpoints};
 use crate::IpvsConfig;
 
 #[test]
@@ -227,6 +228,44 @@ fn a_family_that_is_left_out_is_not_missing_on_the_device() {
     node.sync([]);
     assert!(node.tracker.transition().programs(IpFamily::V6));
     assert_eq!(*node.proxier.bound.lock(), model.lock().bound);
+}
+
+/// The kernel makes the routes of IPv6 after it has added the addresses.
+#[test]
+fn the_rules_translate_until_packets_come_to_the_address() {
+    let model = Model::default();
+    let late: IpAddr = "fd00::4".parse().unwrap();
+    model.lock().unrouted.insert(late);
+    let mut node = node(&model);
+    let translated = || {
+        let last = model.lock().rules.len() - 1;
+        translated(&model, last)
+    };
+    let is_soon = |report: &SyncReport| {
+        report.cleanup_failed
+            && report.requeue_after.is_some_and(|after| after <= Duration::from_secs(4))
+    };
+    let report = node.sync(cluster());
+    assert!(is_soon(&report), "{report:?}");
+    assert_eq!(translated(), ["fd00::4"]);
+    // Other syncs do not wait for it.
+    node.sync([web_slice(&[2])]);
+    for _ in 0..2 {
+        let report = node.full();
+        assert!(is_soon(&report) && report.drift.is_none(), "{report:?}");
+        assert_eq!(translated(), ["fd00::4"]);
+    }
+    assert_eq!(model.lock().waited, 1);
+    model.lock().unrouted.clear();
+    assert!(!node.full().cleanup_failed);
+    assert_eq!(translated(), [""; 0]);
+    // What comes and goes later is waited for as well, and not missed once it is gone.
+    model.lock().unrouted.insert("fd00::9".parse().unwrap());
+    let new = service("new", "10.96.0.9,fd00::9").port("http", "TCP", 80);
+    let report = node.sync([new.apply()]);
+    assert!(is_soon(&report) && model.lock().waited == 2, "{report:?}");
+    node.sync([new.delete()]);
+    assert!(!node.full().cleanup_failed);
 }
 
 /// Nothing would answer there.

@@ -5,6 +5,8 @@ use std::{
     collections::BTreeSet,
     error::Error,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
+    thread,
+    time::Duration,
 };
 
 use switchyard_kernel::route::{DeviceError, DummyDevice};
@@ -141,13 +143,22 @@ fn addresses_of_a_device_that_is_down_are_the_nodes() {
             UdpSocket::bind((address, 0)).unwrap_err();
         }
         device.change(&addresses(&both), &[]).unwrap();
+        assert_eq!(device.await_local(&addresses(&both), wait::PATIENCE).unwrap(), addresses(&[]));
         for address in addresses(&both) {
             UdpSocket::bind((address, 0)).unwrap();
-            // The kernel makes the route of an address of IPv6 a moment later.
             let local = format!("local {address} ");
-            let route = || try_run(&format!("ip route get {address}"));
-            wait::until(&local, || route().is_ok_and(|route| route.starts_with(&local)));
+            assert!(run(&format!("ip route get {address}")).starts_with(&local));
         }
+        // The kernel may make a route at any time later.
+        run("ip -6 route del local 2001:db8::1 table local");
+        let left = |device: &mut DummyDevice, patience| {
+            device.await_local(&addresses(&both), patience).unwrap()
+        };
+        assert_eq!(left(&mut device, Duration::ZERO), addresses(&["2001:db8::1"]));
+        thread::scope(|scope| {
+            scope.spawn(|| run("ip -6 route add local 2001:db8::1 dev lo table local"));
+            assert_eq!(left(&mut device, wait::PATIENCE), addresses(&[]));
+        });
         let shown = run("ip -brief address show kube-ipvs0");
         assert!(shown.contains("DOWN"), "{shown}");
         assert!(shown.contains("192.0.2.1/32 2001:db8::1/128"), "{shown}");
@@ -247,6 +258,13 @@ fn many_addresses() {
         device.change(&many, &[]).unwrap();
         assert_eq!(device.addresses().unwrap(), many.iter().copied().collect());
         assert_eq!(device.others().unwrap(), set(&[]));
+        run("ip link set lo up");
+        assert_eq!(device.await_local(&many, wait::PATIENCE).unwrap(), addresses(&[]));
+        for gone in ["fd00::17", "fd00::18"] {
+            run(&format!("ip -6 route del local {gone} table local"));
+        }
+        let left = device.await_local(&many, Duration::from_millis(1)).unwrap();
+        assert_eq!(left, addresses(&["fd00::17", "fd00::18"]));
         device.change(&many[..1], &many[1..]).unwrap();
         assert_eq!(device.addresses().unwrap(), many[..1].iter().copied().collect());
     });
