@@ -210,6 +210,8 @@ impl Flow {
             w.nest(TUPLE_ORIGINAL, |w| self.original.write(w, group));
             w.nest(TUPLE_REPLY, |w| reply.write(w, group));
             w.be32(TIMEOUT, 3600);
+            // The kernel gives the entry another one.
+            w.attribute(ID, &self.id);
         });
     }
 }

@@ -15,6 +15,10 @@
 //! stale. The kernel walks its table for each request, and copies the flows of one port, or all of
 //! UDP when many Services changed; memory does not grow with the table.
 //!
+//! Linux before 6.4 deletes no entry of a flow that is in a flowtable, whichever program made that.
+//! Such a flow is tried again by itself, after delays of up to 30 s, until it is out of there; all
+//! others end at once.
+//!
 //! [`UsageReader`] reads how full the table is, what the kernel lost because of that, and where the
 //! entries lead.
 
@@ -69,7 +73,7 @@ pub struct Report {
     pub scanned: usize,
     /// Entries that were deleted.
     pub deleted: usize,
-    /// Whether the attempt succeeded; if not, it will be repeated.
+    /// Whether no stale entry is left; if not, there will be another attempt.
     pub complete: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     array,
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashSet, hash_map::Entry},
     mem,
     net::SocketAddr,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -62,6 +62,11 @@ pub(crate) struct Lane {
     is_running: bool,
     failures: u32,
     retry_at: Option<Instant>,
+    /// The listeners of those jobs that wait because the kernel keeps their flows for now, until
+    /// when, and for how many times in a row.
+    put_off: HashSet<Listener>,
+    put_off_until: Option<Instant>,
+    times_put_off: u32,
     /// Whether jobs were dropped, which is logged once.
     is_full: bool,
 }
@@ -92,11 +97,10 @@ impl Queue {
                 return None;
             }
             let now = Instant::now();
-            if waiting.lanes.iter().any(|lane| lane.is_due(now)) {
-                return Some(array::from_fn(|i| waiting.lanes[i].take(now)));
-            }
-            let retries = waiting.lanes.iter().filter(|lane| !lane.jobs.is_empty());
-            waiting = match retries.filter_map(|lane| lane.retry_at).min() {
+            waiting = match waiting.lanes.iter().filter_map(|lane| lane.due(now)).min() {
+                Some(at) if at <= now => {
+                    return Some(array::from_fn(|i| waiting.lanes[i].take(now)));
+                }
                 Some(at) => {
                     let result =
                         self.changed.wait_timeout(waiting, at.saturating_duration_since(now));
@@ -104,6 +108,38 @@ impl Queue {
                 }
                 None => self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner),
             };
+        }
+    }
+
+    /// Takes back jobs of a group of whose flows the kernel keeps some for now. They hold up no
+    /// other job.
+    pub(crate) fn put_off(&self, group: Group, kept: Jobs) {
+        let mut waiting = self.lock();
+        let lane = waiting.lane(group);
+        if kept.is_empty() {
+            if lane.put_off.is_empty() {
+                lane.times_put_off = 0;
+            }
+            return;
+        }
+        if lane.times_put_off == 0 {
+            tracing::warn!(
+                ipFamily = group.family.as_str(),
+                protocol = group.protocol.as_str(),
+                frontends = kept.len(),
+                "Stale conntrack entries are in a flowtable, from which this kernel does not delete them; retrying"
+            );
+        }
+        let until = Instant::now() + RETRY.delay(lane.times_put_off);
+        let sooner = lane.put_off_until.filter(|at| !lane.put_off.is_empty() && *at < until);
+        lane.put_off_until = Some(sooner.unwrap_or(until));
+        lane.times_put_off = lane.times_put_off.saturating_add(1);
+        for (at, stale) in kept {
+            // Jobs that came in the meantime are newer, and allow for these.
+            if let Entry::Vacant(entry) = lane.jobs.entry(at) {
+                entry.insert(stale);
+                lane.put_off.insert(at);
+            }
         }
     }
 
@@ -225,8 +261,14 @@ impl Lane {
         self.listeners.insert(at);
         let is_needed = needed || self.is_running || self.jobs.contains_key(&at);
         if is_needed && (self.ends_unserved || port.is_served()) {
-            self.jobs.insert(at, Stale::Unserved(Arc::clone(port)));
+            self.queue(at, Stale::Unserved(Arc::clone(port)));
         }
+    }
+
+    /// Queues a job in place of an older one.
+    fn queue(&mut self, at: Listener, stale: Stale) {
+        self.put_off.remove(&at);
+        self.jobs.insert(at, stale);
     }
 
     /// Notes that a Service port lost the listener.
@@ -244,7 +286,7 @@ impl Lane {
         } else {
             Stale::Former(Arc::clone(port))
         };
-        self.jobs.insert(at, stale);
+        self.queue(at, stale);
     }
 
     /// Whether the verdict of a running job still holds: there is no newer job, and the flow of a
@@ -254,13 +296,27 @@ impl Lane {
         !self.jobs.contains_key(&job) && (job.ip.is_some() || !is_shadowed())
     }
 
-    fn is_due(&self, now: Instant) -> bool {
-        !self.jobs.is_empty() && self.retry_at.is_none_or(|at| at <= now)
+    /// Returns the time from which on there are jobs to be done, `now` or later; `None` if there
+    /// are no jobs.
+    fn due(&self, now: Instant) -> Option<Instant> {
+        let put_off = self.put_off_until.filter(|_| self.put_off.len() == self.jobs.len());
+        let waits = [self.retry_at, put_off, Some(now)];
+        waits.into_iter().flatten().max().filter(|_| !self.jobs.is_empty())
     }
 
     fn take(&mut self, now: Instant) -> Jobs {
-        self.is_running = self.is_due(now);
-        if self.is_running { mem::take(&mut self.jobs) } else { Jobs::new() }
+        self.is_running = self.due(now).is_some_and(|at| at <= now);
+        if !self.is_running {
+            return Jobs::new();
+        }
+        let mut due = mem::take(&mut self.jobs);
+        if self.put_off_until.is_some_and(|until| until > now) {
+            self.jobs = due.extract_if(|at, _| self.put_off.contains(at)).collect();
+        } else {
+            self.put_off.clear();
+            self.put_off_until = None;
+        }
+        due
     }
 }
 
@@ -379,6 +435,42 @@ mod tests {
         let batch = queue.take().unwrap();
         assert_eq!(batch.map(|jobs| jobs.len()), [0, 0, 0, 1]);
         assert!(!queue.lock().lane(GROUP).is_running);
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_holds_up_nothing() {
+        let (queue, other) = (Queue::default(), Listener::node_port(1));
+        let has = |at| queue.lock().lane(GROUP).has(at, &resolved("a", &["10.1.0.1:53"]), true);
+        let taken = || take(&queue).into_keys().collect::<Vec<_>>();
+        let put_off = |until: Option<Instant>| {
+            let stale = Stale::Unserved(resolved("a", &["10.1.0.9:9"]));
+            queue.put_off(GROUP, [(at(), stale)].into());
+            let mut waiting = queue.lock();
+            let lane = waiting.lane(GROUP);
+            lane.put_off_until = until.or(lane.put_off_until);
+        };
+        let later = Instant::now() + RETRY.longest;
+        put_off(Some(later));
+        assert!(!queue.wait_idle(Duration::ZERO));
+        has(other);
+        assert_eq!(taken(), [other]);
+        // A sync may need other flows to end.
+        has(at());
+        assert_eq!(taken(), [at()]);
+        // It comes back by itself, also if others are put off again and again.
+        put_off(Some(later));
+        put_off(None);
+        assert!(queue.lock().lane(GROUP).put_off_until.unwrap() < later);
+        assert_eq!(taken(), [at()]);
+        let until = || queue.lock().lane(GROUP).put_off_until.unwrap();
+        put_off(None);
+        assert!(until() > Instant::now() + RETRY.first);
+        // Delays begin anew once nothing is kept.
+        has(at());
+        assert_eq!(taken(), [at()]);
+        queue.put_off(GROUP, Jobs::new());
+        put_off(None);
+        assert!(until() <= Instant::now() + RETRY.first);
     }
 
     #[test]

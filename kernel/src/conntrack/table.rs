@@ -1,7 +1,7 @@
 //! The kernel's table: asks for flows, and deletes the stale ones.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::IpAddr,
     thread,
     time::Duration,
@@ -55,14 +55,16 @@ impl Table {
 
     /// Deletes the stale flows of all jobs of a group. After a look that found some, there is
     /// another: a packet that was on its way when the rules changed may add its flow after the
-    /// look. Flows count as scanned once.
+    /// look. Flows count as scanned once. Returns the listeners of the flows that the kernel does
+    /// not delete for now.
     pub(crate) fn sweep(
         &mut self,
         group: Group,
         jobs: &Jobs,
         queue: &Queue,
         tally: &mut Tally,
-    ) -> Result<(), Error> {
+    ) -> Result<HashSet<Listener>, Error> {
+        let mut kept = HashSet::new();
         for look in 0..MAX_PASSES {
             if look > 0 {
                 thread::sleep(PAUSE);
@@ -73,12 +75,12 @@ impl Table {
             if look == 0 {
                 tally.scanned += found.scanned;
             }
-            result?;
+            kept = result?;
             if found.deleted == 0 {
                 break;
             }
         }
-        Ok(())
+        Ok(kept)
     }
 
     fn look(
@@ -87,7 +89,8 @@ impl Table {
         jobs: &Jobs,
         queue: &Queue,
         tally: &mut Tally,
-    ) -> Result<(), Error> {
+    ) -> Result<HashSet<Listener>, Error> {
+        let mut kept = HashSet::new();
         let node = Node::list(&mut self.route, group, jobs, queue)?;
         let mut writer = Writer::new();
         for query in queries(group, jobs) {
@@ -96,6 +99,7 @@ impl Table {
                 queue,
                 socket: &mut self.deleting,
                 flows: Vec::with_capacity(BATCH),
+                kept: &mut kept,
             };
             let sequence = self.asking.sequences(1);
             writer.clear();
@@ -110,7 +114,7 @@ impl Table {
             })?;
             stale.sweep(tally)?;
         }
-        Ok(())
+        Ok(kept)
     }
 }
 
@@ -200,6 +204,8 @@ struct StaleFlows<'a> {
     socket: &'a mut Socket,
     /// Flows, each with the listener of the job by which it is stale.
     flows: Vec<(Listener, Flow)>,
+    /// The listeners of flows that the kernel does not delete for now.
+    kept: &'a mut HashSet<Listener>,
 }
 
 impl StaleFlows<'_> {
@@ -233,12 +239,20 @@ impl StaleFlows<'_> {
         }
         let refused = self.socket.batch(writer.as_slice(), first.wrapping_add(last))?;
         tally.deleted += self.flows.len().saturating_sub(refused.len());
-        self.flows.clear();
-        // An entry that does not exist need not be deleted.
-        match refused.into_iter().find(|error| error.errno != libc::ENOENT) {
-            Some(error) => Err(Error::Kernel(error)),
-            None => Ok(()),
+        for error in refused {
+            match error.errno {
+                // An entry that does not exist need not be deleted.
+                libc::ENOENT => {}
+                // A flowtable has the entry. Linux before 6.4 deletes it once it is out of there.
+                libc::EBUSY => {
+                    let index = error.sequence.wrapping_sub(first) as usize;
+                    self.kept.extend(self.flows.get(index).map(|(job, _)| *job));
+                }
+                _ => return Err(Error::Kernel(error)),
+            }
         }
+        self.flows.clear();
+        Ok(())
     }
 
     /// Drops flows that a later sync may have made valid: a newer job decides about them.
@@ -258,9 +272,12 @@ mod kernel_tests {
     use test_netns::in_namespace;
 
     use super::*;
-    use crate::conntrack::{
-        job::Stale,
-        testing::{create, flow, resolved, try_create},
+    use crate::{
+        conntrack::{
+            job::Stale,
+            testing::{self, create, resolved, try_create},
+        },
+        netlink::testing::{Traffic, replay},
     };
 
     const V4: Group = Group::ALL[0];
@@ -310,7 +327,7 @@ mod kernel_tests {
         let to = "10.0.0.10:53";
         let unserved = Stale::Unserved(resolved("a", &[]));
         let jobs = [(Listener::at(to.parse().unwrap()), unserved)].into();
-        (Table::open().unwrap(), flow("10.1.9.9:4000", to, "10.1.0.1:5353"), jobs)
+        (Table::open().unwrap(), testing::flow("10.1.9.9:4000", to, "10.1.0.1:5353"), jobs)
     }
 
     #[test]
@@ -321,7 +338,8 @@ mod kernel_tests {
             let mut delete = |flows: &[Flow], tally: &mut Tally| {
                 let socket = &mut table.deleting;
                 let flows = flows.iter().map(|flow| (Listener::node_port(1), *flow)).collect();
-                StaleFlows { group: V4, queue: &queue, socket, flows }.sweep(tally)
+                let kept = &mut HashSet::new();
+                StaleFlows { group: V4, queue: &queue, socket, flows, kept }.sweep(tally)
             };
             // Nothing is there.
             delete(&[flow], &mut tally).unwrap();
@@ -352,6 +370,33 @@ mod kernel_tests {
             table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
             late.join().unwrap();
             assert_eq!((tally.scanned, tally.deleted), (1, 2));
+        });
+    }
+
+    /// As before Linux 6.4.
+    #[test]
+    fn a_flow_in_a_flowtable_keeps_no_other() {
+        in_namespace(|| {
+            let (mut table, flow, mut jobs) = stale_flow();
+            let to = "10.0.0.11:53";
+            let other = testing::flow("10.1.9.9:4000", to, "10.1.0.2:5353");
+            let unserved = Stale::Unserved(resolved("b", &[]));
+            jobs.insert(Listener::at(other.original.destination), unserved);
+            let mut answers = Writer::new();
+            flow.create(&mut answers, V4, 0);
+            other.create(&mut answers, V4, 0);
+            answers.message(libc::NLMSG_DONE as u16, 0, 0, |w| w.raw(&[0; 4]));
+            answers.message(libc::NLMSG_ERROR as u16, 0, 0, |w| {
+                w.raw(&(-libc::EBUSY).to_ne_bytes());
+                w.raw(&[0; 16]);
+            });
+            let (queue, mut tally) = (Queue::default(), Tally::default());
+            // The same at each look: the second one is deleted.
+            let answers = answers.as_slice().repeat(MAX_PASSES);
+            let traffic = Traffic { answers, ..Traffic::default() };
+            let kept = replay(traffic, || table.sweep(V4, &jobs, &queue, &mut tally)).unwrap();
+            assert_eq!(kept, [Listener::at(flow.original.destination)].into());
+            assert_eq!((tally.scanned, tally.deleted), (2, MAX_PASSES));
         });
     }
 }

@@ -1,12 +1,12 @@
 //! The worker: does jobs, and repeats jobs that fail.
 
-use std::{error::Error, mem, time::Instant};
+use std::{collections::HashSet, error::Error, mem, time::Instant};
 
 use switchyard_core::{error::ErrorChain, model::IpFamily};
 
 use crate::conntrack::{
     Group, Report,
-    job::Jobs,
+    job::{Jobs, Listener},
     queue::{Batch, Queue},
 };
 
@@ -17,10 +17,11 @@ pub(crate) struct Tally {
     pub(crate) deleted: usize,
 }
 
-/// Does jobs with `sweep`, until the queue is stopped.
+/// Does jobs with `sweep`, until the queue is stopped. `sweep` returns the listeners of which the
+/// kernel keeps flows for now.
 pub(crate) fn run<E: Error + 'static>(
     queue: &Queue,
-    mut sweep: impl FnMut(Group, &Jobs, &mut Tally) -> Result<(), E>,
+    mut sweep: impl FnMut(Group, &Jobs, &mut Tally) -> Result<HashSet<Listener>, E>,
     mut report: impl FnMut(Report),
 ) {
     while let Some(mut batch) = queue.take() {
@@ -35,19 +36,22 @@ fn attempt<E: Error + 'static>(
     queue: &Queue,
     family: IpFamily,
     batch: &mut Batch,
-    sweep: &mut impl FnMut(Group, &Jobs, &mut Tally) -> Result<(), E>,
+    sweep: &mut impl FnMut(Group, &Jobs, &mut Tally) -> Result<HashSet<Listener>, E>,
     report: &mut impl FnMut(Report),
 ) {
     let start = Instant::now();
     let mut tally = Tally::default();
     let mut results = Vec::new();
     for group in Group::ALL.into_iter().filter(|group| group.family == family) {
-        let jobs = mem::take(&mut batch[group.index()]);
+        let mut jobs = mem::take(&mut batch[group.index()]);
         if jobs.is_empty() {
             continue;
         }
-        let failed = match sweep(group, &jobs, &mut tally) {
-            Ok(()) => None,
+        let (kept, failed) = match sweep(group, &jobs, &mut tally) {
+            Ok(kept) => {
+                jobs.retain(|at, _| kept.contains(at));
+                (jobs, None)
+            }
             Err(error) => {
                 tracing::warn!(
                     ipFamily = family.as_str(),
@@ -55,15 +59,15 @@ fn attempt<E: Error + 'static>(
                     err = %ErrorChain(&error),
                     "Failed to delete stale conntrack entries; retrying"
                 );
-                Some(jobs)
+                (Jobs::new(), Some(jobs))
             }
         };
-        results.push((group, failed));
+        results.push((group, kept, failed));
     }
     if results.is_empty() {
         return;
     }
-    let complete = results.iter().all(|(_, failed)| failed.is_none());
+    let complete = results.iter().all(|(_, kept, failed)| kept.is_empty() && failed.is_none());
     let duration = start.elapsed();
     let Tally { scanned, deleted } = tally;
     tracing::debug!(
@@ -76,7 +80,8 @@ fn attempt<E: Error + 'static>(
     );
     // Before the jobs count as done, so that a caller of `wait_idle` has seen every report.
     report(Report { family, duration, scanned, deleted, complete });
-    for (group, failed) in results {
+    for (group, kept, failed) in results {
+        queue.put_off(group, kept);
         queue.done(group, failed);
     }
 }
@@ -100,14 +105,17 @@ mod tests {
         let sweep = |group: Group, jobs: &Jobs, tally: &mut Tally| {
             attempts.push((group, jobs.len()));
             tally.deleted += 1;
-            if group == BAD && attempts.len() < 4 { Err(fmt::Error) } else { Ok(()) }
+            match (group == BAD, attempts.len()) {
+                (true, ..5) => Err(fmt::Error),
+                (false, 1) => Ok([Listener::node_port(2)].into()),
+                _ => Ok(HashSet::new()),
+            }
         };
-        for group in [GOOD, BAD] {
-            queue.lock().lane(group).has(
-                Listener::node_port(1),
-                &resolved("a", &["10.1.0.9:9"]),
-                true,
-            );
+        for (group, ports) in [(GOOD, &[1, 2][..]), (BAD, &[1])] {
+            for port in ports {
+                let endpoints = resolved("a", &["10.1.0.9:9"]);
+                queue.lock().lane(group).has(Listener::node_port(*port), &endpoints, true);
+            }
         }
         thread::scope(|scope| {
             let queue = &queue;
@@ -117,8 +125,8 @@ mod tests {
         });
         let reported = reports.iter().map(|report| (report.family, report.complete));
         let (v4, v6) = (IpFamily::V4, IpFamily::V6);
-        let expected = [(v4, true), (v6, false), (v6, false), (v6, true)];
+        let expected = [(v4, false), (v6, false), (v4, true), (v6, false), (v6, true)];
         assert_eq!(reported.collect::<Vec<_>>(), expected);
-        assert_eq!(attempts, [(GOOD, 1), (BAD, 1), (BAD, 1), (BAD, 1)]);
+        assert_eq!(attempts, [(GOOD, 2), (BAD, 1), (GOOD, 1), (BAD, 1), (BAD, 1)]);
     }
 }
