@@ -37,6 +37,9 @@ impl Listener {
 pub(crate) enum Stale {
     /// All flows, except those that an endpoint of this Service port answers.
     Unserved(Arc<ResolvedServicePort>),
+    /// The same flows, to a listener that the Service port has not had for long: flows begin until
+    /// all of the node leads to the Service port, so that a look that finds none is repeated.
+    New(Arc<ResolvedServicePort>),
     /// The flows that an endpoint of this Service port answers, which had the listener before.
     Former(Arc<ResolvedServicePort>),
     /// All redirected flows: the Service port that had the listener lost it before its stale flows
@@ -48,7 +51,7 @@ impl Stale {
     /// Whether a flow to the listener is stale.
     pub(crate) fn is_stale(&self, flow: &Flow) -> bool {
         match self {
-            Self::Unserved(port) => !port.serves(flow.answered_by),
+            Self::Unserved(port) | Self::New(port) => !port.serves(flow.answered_by),
             Self::Former(port) => port.serves(flow.answered_by),
             Self::Redirected => flow.is_redirected(),
         }

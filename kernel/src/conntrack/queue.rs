@@ -137,7 +137,10 @@ impl Queue {
         for (at, stale) in kept {
             // Jobs that came in the meantime are newer, and allow for these.
             if let Entry::Vacant(entry) = lane.jobs.entry(at) {
-                entry.insert(stale);
+                entry.insert(match stale {
+                    Stale::New(port) => Stale::Unserved(port),
+                    other => other,
+                });
                 lane.put_off.insert(at);
             }
         }
@@ -258,10 +261,11 @@ impl Lane {
     /// port that nobody serves are left alone, unless the user wants them ended: its endpoints may
     /// be unready for a moment.
     pub(crate) fn has(&mut self, at: Listener, port: &Arc<ResolvedServicePort>, needed: bool) {
-        self.listeners.insert(at);
+        let is_new = self.listeners.insert(at) || matches!(self.jobs.get(&at), Some(Stale::New(_)));
         let is_needed = needed || self.is_running || self.jobs.contains_key(&at);
         if is_needed && (self.ends_unserved || port.is_served()) {
-            self.queue(at, Stale::Unserved(Arc::clone(port)));
+            let stale = if is_new { Stale::New } else { Stale::Unserved };
+            self.queue(at, stale(Arc::clone(port)));
         }
     }
 
@@ -412,14 +416,16 @@ mod tests {
     fn what_failed_comes_back_beside_what_is_newer() {
         let queue = Queue::default();
         let other = Listener::node_port(1);
-        for listener in [at(), other] {
+        for listener in [at(), other, at()] {
             queue.lock().lane(GROUP).has(listener, &resolved("a", &["10.1.0.9:9"]), true);
         }
         let jobs = take(&queue);
         assert_eq!(jobs.len(), 2);
+        assert!(jobs.values().all(|stale| matches!(stale, Stale::New(_))));
         queue.lock().lane(GROUP).has(at(), &resolved("a", &["10.1.0.1:53"]), false);
         queue.done(GROUP, Some(jobs));
         assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(false), "the newer one counts");
+        assert!(matches!(queue.lock().lane(GROUP).jobs[&at()], Stale::Unserved(_)));
         assert!(queue.lock().lane(GROUP).jobs.contains_key(&other));
         assert!(!queue.wait_idle(Duration::ZERO));
     }
@@ -443,7 +449,7 @@ mod tests {
         let has = |at| queue.lock().lane(GROUP).has(at, &resolved("a", &["10.1.0.1:53"]), true);
         let taken = || take(&queue).into_keys().collect::<Vec<_>>();
         let put_off = |until: Option<Instant>| {
-            let stale = Stale::Unserved(resolved("a", &["10.1.0.9:9"]));
+            let stale = Stale::New(resolved("a", &["10.1.0.9:9"]));
             queue.put_off(GROUP, [(at(), stale)].into());
             let mut waiting = queue.lock();
             let lane = waiting.lane(GROUP);

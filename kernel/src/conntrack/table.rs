@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
+    mem,
     net::IpAddr,
     thread,
     time::Duration,
@@ -14,7 +15,7 @@ use crate::{
     conntrack::{
         Group,
         flow::{Flow, FlowQuery},
-        job::{Jobs, Listener},
+        job::{Jobs, Listener, Stale},
         queue::Queue,
         worker::Tally,
     },
@@ -53,10 +54,8 @@ impl Table {
         })
     }
 
-    /// Deletes the stale flows of all jobs of a group. After a look that found some, there is
-    /// another: a packet that was on its way when the rules changed may add its flow after the
-    /// look. Flows count as scanned once. Returns the listeners of the flows that the kernel does
-    /// not delete for now.
+    /// Deletes the stale flows of all jobs of a group. Flows count as scanned once. Returns the
+    /// listeners of the flows that the kernel does not delete for now.
     pub(crate) fn sweep(
         &mut self,
         group: Group,
@@ -64,23 +63,7 @@ impl Table {
         queue: &Queue,
         tally: &mut Tally,
     ) -> Result<HashSet<Listener>, Error> {
-        let mut kept = HashSet::new();
-        for look in 0..MAX_PASSES {
-            if look > 0 {
-                thread::sleep(PAUSE);
-            }
-            let mut found = Tally::default();
-            let result = self.look(group, jobs, queue, &mut found);
-            tally.deleted += found.deleted;
-            if look == 0 {
-                tally.scanned += found.scanned;
-            }
-            kept = result?;
-            if found.deleted == 0 {
-                break;
-            }
-        }
-        Ok(kept)
+        repeat(jobs, tally, |found| self.look(group, jobs, queue, found))
     }
 
     fn look(
@@ -115,6 +98,32 @@ impl Table {
             stale.sweep(tally)?;
         }
         Ok(kept)
+    }
+}
+
+/// Looks for the stale flows of jobs, and returns what the last look does. After one that deleted
+/// some, there is another: a packet that was on its way when the rules changed may add its flow
+/// after the look. For new listeners, there is a second one in any case.
+fn repeat<T>(
+    jobs: &Jobs,
+    tally: &mut Tally,
+    mut look: impl FnMut(&mut Tally) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut is_again = jobs.values().any(|stale| matches!(stale, Stale::New(_)));
+    let mut pass = 0;
+    loop {
+        pass += 1;
+        let mut found = Tally::default();
+        let result = look(&mut found);
+        tally.deleted += found.deleted;
+        if pass == 1 {
+            tally.scanned += found.scanned;
+        }
+        is_again |= found.deleted > 0;
+        if result.is_err() || !mem::take(&mut is_again) || pass == MAX_PASSES {
+            return result;
+        }
+        thread::sleep(PAUSE);
     }
 }
 
@@ -273,10 +282,7 @@ mod kernel_tests {
 
     use super::*;
     use crate::{
-        conntrack::{
-            job::Stale,
-            testing::{self, create, resolved, try_create},
-        },
+        conntrack::testing::{self, create, resolved, try_create},
         netlink::testing::{Traffic, replay},
     };
 
@@ -370,6 +376,23 @@ mod kernel_tests {
             table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
             late.join().unwrap();
             assert_eq!((tally.scanned, tally.deleted), (1, 2));
+            // Also if there is nothing at first, where the listener is new.
+            let mut look_before_the_flow = |jobs: &Jobs| {
+                let (mut tally, mut looks) = (Tally::default(), 0);
+                let look = |found: &mut Tally| {
+                    looks += 1;
+                    let kept = table.look(V4, jobs, &queue, found);
+                    if looks == 1 {
+                        create(&flow, V4);
+                    }
+                    kept
+                };
+                repeat(jobs, &mut tally, look).unwrap();
+                (tally.deleted, looks)
+            };
+            let new = jobs.keys().map(|at| (*at, Stale::New(resolved("a", &[])))).collect();
+            assert_eq!(look_before_the_flow(&new), (1, 3));
+            assert_eq!(look_before_the_flow(&jobs), (0, 1));
         });
     }
 
