@@ -8,8 +8,7 @@ use std::{
 
 use crate::netlink::{Error, Socket, socket::set_option};
 
-/// Where `struct nlmsghdr` has the type of the message, and the port of the sender.
-const KIND_OFFSET: u32 = 4;
+/// Where `struct nlmsghdr` has the port of the sender.
 const SENDER_OFFSET: u32 = 12;
 const TABLE_OFFSET: u32 = 20;
 
@@ -62,14 +61,6 @@ impl Socket {
         // The program sees bytes in network order.
         let ports = ports.iter().map(|port| u32::from_be_bytes(port.to_ne_bytes()));
         self.filter(libc::BPF_W, SENDER_OFFSET, ports, [0, u32::MAX])
-    }
-
-    /// Has the kernel drop all datagrams whose first message is not of type `kind`, before they
-    /// take any room here.
-    pub fn receive_only(&self, kind: u16) -> Result<(), Error> {
-        // The program sees bytes in network order.
-        let kind = u16::from_be_bytes(kind.to_ne_bytes());
-        self.filter(libc::BPF_H, KIND_OFFSET, [kind.into()], [u32::MAX, 0])
     }
 
     /// Has the kernel drop announcements of routes and rules of all routing tables but this one,
@@ -143,57 +134,5 @@ impl Membership {
         let result = work();
         set(libc::NETLINK_ADD_MEMBERSHIP)?;
         Ok(result)
-    }
-}
-
-#[cfg(test)]
-mod kernel_tests {
-    use super::*;
-    use crate::{
-        netlink::{
-            Writer, flags,
-            nfnetlink::{self, subsystem},
-        },
-        nftables::abi::{GROUP, message::NEW_TABLE, table::NAME as TABLE_NAME},
-    };
-
-    fn add_table(socket: &mut Socket, name: &str) {
-        let first = socket.sequences(3);
-        let mut batch = Writer::new();
-        nfnetlink::batch_begin(&mut batch, subsystem::NFTABLES, first, None);
-        let kind = nfnetlink::kind(subsystem::NFTABLES, NEW_TABLE);
-        batch.message(kind, flags::ACK, first + 1, |w| {
-            nfnetlink::header(w, libc::AF_INET as u8, 0);
-            w.string(TABLE_NAME, name);
-        });
-        nfnetlink::batch_end(&mut batch, subsystem::NFTABLES, first + 2);
-        assert_eq!(socket.batch(batch.as_slice(), first + 1).unwrap(), []);
-    }
-
-    #[test]
-    fn a_listener_can_be_told_of_one_type_only() {
-        test_netns::in_namespace(|| {
-            let mut other = Socket::open(libc::NETLINK_NETFILTER).unwrap();
-            let kinds = |listener: &mut Socket| {
-                let mut kinds = Vec::new();
-                while let Some(datagram) = listener.receive().unwrap() {
-                    kinds.extend(datagram.map(|message| message.kind));
-                }
-                kinds
-            };
-            let generation = crate::nftables::abi::message::NEW_GENERATION;
-            let generation = nfnetlink::kind(subsystem::NFTABLES, generation);
-            let open = || Socket::open(libc::NETLINK_NETFILTER).unwrap();
-            let (mut all, mut one) = (open(), open());
-            one.receive_only(generation).unwrap();
-            for listener in [&all, &one] {
-                listener.join(GROUP).unwrap();
-            }
-            add_table(&mut other, "a");
-            add_table(&mut other, "b");
-            let new_table = nfnetlink::kind(subsystem::NFTABLES, NEW_TABLE);
-            assert_eq!(kinds(&mut all), [new_table, generation, new_table, generation]);
-            assert_eq!(kinds(&mut one), [generation, generation]);
-        });
     }
 }

@@ -1,17 +1,19 @@
 //! Watches the tables for changes that other programs make: a firewall that is reloaded,
 //! `iptables -F`, or an altered rule.
 //!
-//! The nft flavour has notifications: the kernel sends one with each commit. Of legacy tables,
-//! which have none, the [`Fingerprint`] is read three times a second; of a family that cannot be
-//! looked at, less and less often, down to every ten seconds. If the tables differ and the
-//! [`TableRecord`] has no own change that explains it, the monitor checks whether the chains and
-//! jumps are still there. Their absence is reported at once. If they are there, a rule in one of
-//! them may still have changed; but most changes are of other programs' own rules, so that this is
-//! reported every ten seconds at most.
+//! The [`Fingerprint`] is read three times a second; of a family that cannot be looked at, less and
+//! less often, down to every ten seconds. If the tables differ and the [`TableRecord`] has no own
+//! change that explains it, the monitor checks whether the chains and jumps are still there. Their
+//! absence is reported at once. If they are there, a rule in one of them may still have changed;
+//! but most changes are of other programs' own rules, so that this is reported every ten seconds at
+//! most.
+//!
+//! nf_tables could notify the monitor of commits. But as soon as anybody listens, whatever the
+//! filter of the socket, the kernel allocates a page for each rule and chain of a commit, and keeps
+//! all until the commit ends: 400 MiB for a restore of 50,000.
 
 mod check;
 mod fingerprint;
-mod listener;
 mod record;
 
 use std::{sync::Arc, time::Duration};
@@ -27,10 +29,10 @@ pub use self::{
     record::{OwnChange, TableRecord},
 };
 
-use self::{listener::Listener, record::Known};
-use crate::xtables::{Flavour, Jump, programs::Tools};
+use self::record::Known;
+use crate::xtables::{Jump, programs::Tools};
 
-/// The interval at which the tables are looked at, at most; without notifications, always.
+/// The interval at which the tables are looked at.
 const PERIOD: Duration = Duration::from_millis(300);
 /// The interval at which the same is reported, at most, if nothing comes of it; and the longest
 /// pause after a look that failed.
@@ -66,10 +68,6 @@ pub struct TableMonitor {
     tools: Arc<Tools>,
     watched: Arc<Watched>,
     record: Arc<TableRecord>,
-    /// For the nft flavour; `None` if the tables must be polled.
-    listener: Option<Listener>,
-    /// Whether the tables may have changed since they were last looked at.
-    is_pending: bool,
     looked: Option<Instant>,
     /// The families that could not be looked at.
     failed: PerFamily<Option<Failed>>,
@@ -86,21 +84,10 @@ impl TableMonitor {
     /// Makes a monitor of the tables in the network namespace of this thread. Nothing is missed
     /// from this call on.
     pub fn new(tools: Tools, watched: Watched, record: Arc<TableRecord>) -> Self {
-        let listener = match tools.flavour() {
-            Flavour::Legacy => None,
-            Flavour::Nft => Listener::open()
-                .inspect_err(|error| {
-                    let err = ErrorChain(error);
-                    tracing::debug!(%err, "Polling nf_tables: cannot subscribe to notifications");
-                })
-                .ok(),
-        };
         Self {
             tools: Arc::new(tools),
             watched: Arc::new(watched),
             record,
-            listener,
-            is_pending: true,
             looked: None,
             failed: PerFamily::default(),
             looking: None,
@@ -115,19 +102,19 @@ impl TableMonitor {
     /// are reported again every ten seconds.
     ///
     /// The method is cancel-safe: the next call goes on where a dropped call was. It needs a tokio
-    /// runtime with I/O and time, and threads in the namespace of [`TableMonitor::new`].
+    /// runtime with I/O and time, and threads in the namespace of the tables.
     ///
     /// # Errors
     ///
     /// If the runtime shuts down.
     pub async fn changed(&mut self) -> Result<Alteration, MonitorError> {
         loop {
-            if self.looking.is_none() {
-                self.wait().await;
+            if self.looking.is_none()
+                && let Some(looked) = self.looked
+            {
+                sleep_until(looked + PERIOD).await;
             }
-            if self.looking.is_some() || self.is_pending || self.listener.is_none() {
-                self.look().await?;
-            }
+            self.look().await?;
             let (missing_due, altered_due) = (self.missing_due(), self.altered_due());
             let now = Instant::now();
             let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
@@ -144,32 +131,6 @@ impl TableMonitor {
 }
 
 impl TableMonitor {
-    /// Waits until it is time to look at the tables, or to report again.
-    async fn wait(&mut self) {
-        let due = [self.missing_due(), self.altered_due()].into_iter().flatten().min();
-        if !self.is_pending
-            && let Some(listener) = &mut self.listener
-        {
-            let notified = tokio::select! {
-                notified = listener.notified() => notified,
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    // What is reported again should still be so.
-                    self.is_pending = self.is_missing;
-                    return;
-                }
-            };
-            self.is_pending = true;
-            if let Err(error) = notified {
-                let err = ErrorChain(&error);
-                tracing::warn!(%err, "Polling nf_tables: notifications failed");
-                self.listener = None;
-            }
-        }
-        if let Some(looked) = self.looked {
-            sleep_until(looked + PERIOD).await;
-        }
-    }
-
     /// Looks at the tables, if they differ from the record.
     async fn look(&mut self) -> Result<(), MonitorError> {
         let looking = self.looking.get_or_insert_with(|| {
@@ -194,7 +155,6 @@ impl TableMonitor {
                 Look::Done => None,
             };
         }
-        self.is_pending = seen.is_undecided || self.failed != PerFamily::default();
         self.is_missing = seen.is_missing;
         if !seen.is_missing {
             self.reported_missing = None;
@@ -220,8 +180,6 @@ impl TableMonitor {
 #[derive(Debug, Default)]
 struct Snapshot {
     is_missing: bool,
-    /// Whether a family changed while it was looked at.
-    is_undecided: bool,
     looks: PerFamily<Look>,
 }
 
@@ -268,7 +226,7 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord, due: PerFamily<b
             continue;
         }
         match check::check(programs, watched) {
-            Ok(true) => snapshot.is_undecided |= !record.confirm(family, known, now),
+            Ok(true) => record.confirm(family, known, now),
             Ok(false) => snapshot.is_missing = true,
             Err(error) => {
                 *snapshot.looks.get_mut(family) = Look::Failed;

@@ -174,11 +174,11 @@ impl TableRecord {
     }
 
     /// Records that all chains and jumps are there, unless another program may have changed the
-    /// family since it was `known`; returns false then, as another look is needed. The rules in the
-    /// chains may have changed. Without a fingerprint, nothing is recorded.
-    pub(super) fn confirm(&self, family: IpFamily, known: Known, now: Option<Fingerprint>) -> bool {
+    /// family since it was `known`, or there is no fingerprint: the next look decides then. The
+    /// rules in the chains may have changed.
+    pub(super) fn confirm(&self, family: IpFamily, known: Known, now: Option<Fingerprint>) {
         let mut state = self.lock();
-        let Some(now) = now else { return true };
+        let Some(now) = now else { return };
         let (print, is_altered) = match (known, *state.known.get(family)) {
             // Own changes may have gone on during the look.
             (Known::Unsure(then), Known::Unsure(Doubt { at: Some(at), since, is_seen }))
@@ -187,11 +187,10 @@ impl TableRecord {
                 (at, is_seen)
             }
             (known, current) if known == current => (now, true),
-            _ => return false,
+            _ => return,
         };
         *state.known.get_mut(family) = Known::Intact(print);
         state.altered |= is_altered;
-        true
     }
 
     /// The time when everything should be compared, because another program has changed something;
@@ -254,9 +253,10 @@ mod tests {
         record.set_changed(V4, &change(two, three));
         assert_eq!(doubt(&record), Some(true));
         assert_eq!(record.resync_due(), None);
-        assert!(!record.confirm(V4, Known::Intact(one.unwrap()), three), "older than the change");
+        // A look from before the change.
+        record.confirm(V4, Known::Intact(one.unwrap()), three);
         assert_eq!(doubt(&record), Some(true));
-        assert!(record.confirm(V4, record.get(V4), three));
+        record.confirm(V4, record.get(V4), three);
         assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
         assert!(record.resync_due().is_some());
         let start = Instant::now();
@@ -294,7 +294,7 @@ mod tests {
         record.set_changed(V4, &change(one, four));
         let known = record.get(V4);
         record.set_intact(V6, &change(four, five));
-        assert!(record.confirm(V4, known, four));
+        record.confirm(V4, known, four);
         assert_eq!(record.get(V4), Known::Intact(five.unwrap()));
     }
 
