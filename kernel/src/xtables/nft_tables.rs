@@ -15,14 +15,6 @@ use crate::{
     xtables::Table,
 };
 
-/// A rule that leads to a chain.
-pub(crate) struct ChainJump {
-    pub(crate) table: Table,
-    pub(crate) from: String,
-    pub(crate) handle: u64,
-    pub(crate) to: String,
-}
-
 pub(crate) fn open() -> Result<Socket, Error> {
     Socket::open(libc::NETLINK_NETFILTER)
 }
@@ -80,30 +72,23 @@ pub(crate) fn has_chain(
     Ok(found.is_some())
 }
 
-/// Reads the jumps that `keep` selects by table, chain and target: from all chains, or from one.
-pub(crate) fn jumps(
+/// Reads rules: from all chains, or from one. `read` gets the table, the chain, the handle, and the
+/// chain that the rule leads to.
+pub(crate) fn rules<T>(
     socket: &mut Socket,
     family: IpFamily,
     only: Option<(Table, &str)>,
-    keep: impl Fn(Table, &str, &str) -> bool,
-) -> Result<Vec<ChainJump>, Error> {
+    read: impl Fn(Table, &str, u64, Option<&str>) -> Option<T>,
+) -> Result<Vec<T>, Error> {
     let narrow = |w: &mut Writer| {
         if let Some((table, chain)) = only {
             w.string(rule::TABLE, table.name());
             w.string(rule::CHAIN, chain);
         }
     };
-    dump(socket, message::GET_RULE, family_number(family), narrow, |_, read| {
-        let table = Table::from_name(read.text(rule::TABLE)?)?;
-        let from = read.text(rule::CHAIN)?;
-        let to = target(read)?;
-        let handle = read.be64(rule::HANDLE)?;
-        keep(table, from, to).then(|| ChainJump {
-            table,
-            from: from.to_owned(),
-            handle,
-            to: to.to_owned(),
-        })
+    dump(socket, message::GET_RULE, family_number(family), narrow, |_, found| {
+        let table = Table::from_name(found.text(rule::TABLE)?)?;
+        read(table, found.text(rule::CHAIN)?, found.be64(rule::HANDLE)?, target(found))
     })
 }
 

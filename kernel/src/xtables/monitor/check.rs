@@ -52,12 +52,13 @@ fn ask_netlink(programs: &Programs, watched: &Watched) -> Result<bool, Error> {
     let sources: BTreeSet<(Table, &str)> =
         watched.jumps.iter().map(|jump| (jump.table, jump.from)).collect();
     for (table, from) in sources {
-        let is_here = |at: Table, chain: &str| (at, chain) == (table, from);
-        let found = nft_tables::jumps(&mut socket, family, Some((table, from)), |at, chain, _| {
-            is_here(at, chain)
-        })?;
-        let mut wanted = watched.jumps.iter().filter(|jump| is_here(jump.table, jump.from));
-        if !wanted.all(|jump| found.iter().any(|found| found.to == jump.to)) {
+        let found =
+            nft_tables::rules(&mut socket, family, Some((table, from)), |at, chain, _, to| {
+                to.filter(|_| (at, chain) == (table, from)).map(str::to_owned)
+            })?;
+        let mut wanted =
+            watched.jumps.iter().filter(|jump| (jump.table, jump.from) == (table, from));
+        if !wanted.all(|jump| found.iter().any(|to| *to == jump.to)) {
             return Ok(false);
         }
     }

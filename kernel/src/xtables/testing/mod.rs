@@ -63,6 +63,6 @@ pub fn legacy_table(family: IpFamily) -> std::io::Result<Vec<u8>> {
 pub fn count_nft_tables(family: IpFamily) -> Result<usize, Error> {
     let mut socket = nft_tables::open()?;
     let chains = nft_tables::chains(&mut socket, family, |_, _| true)?;
-    let jumps = nft_tables::jumps(&mut socket, family, None, |_, _, _| true)?;
+    let jumps = nft_tables::rules(&mut socket, family, None, |_, _, _, to| to.map(drop))?;
     Ok(chains.len() + jumps.len())
 }

@@ -1,6 +1,11 @@
 //! Removal of chains, without the programs.
 
-use switchyard_kernel::xtables::{Dump, Flavour, Table, remove};
+use switchyard_kernel::{
+    netlink::Socket,
+    nftables::generation,
+    xtables::{Chain, Dump, Flavour, RuleText, Table, remove},
+};
+use switchyard_model::IpFamily;
 
 use super::common::{chains, in_namespace, owned, run, tools};
 
@@ -67,4 +72,24 @@ fn a_chain_that_another_program_uses_is_emptied() {
             assert_eq!(dump.chain(Table::Filter, "FORWARD").map(<[_]>::len), Some(1));
         });
     }
+}
+
+/// While the kernel commits, no other program can, and each rule may take a page.
+#[test]
+fn many_rules_are_removed_by_and_by() {
+    in_namespace(|| {
+        let mut changes = chains();
+        let rules = vec![RuleText::new().jump("RETURN"); 2_500];
+        changes.write_chain(Table::Nat, Chain { name: "TEST-PORT-2".into(), rules });
+        let tools = tools(Flavour::Nft);
+        let programs = tools.get(IpFamily::V4).expect("programs");
+        programs.restore(&changes.to_text()).expect("chains");
+        let mut socket = Socket::open(libc::NETLINK_NETFILTER).expect("a socket");
+        let mut generation = || generation(&mut socket).expect("an answer").expect("a generation");
+        let before = generation();
+        assert!(remove(&owned()).expect("removal"));
+        // Jumps, rules in three parts, chains.
+        assert_eq!(generation() - before, 5);
+        assert!(!remove(&owned()).expect("removal"));
+    });
 }
