@@ -155,16 +155,29 @@ impl Allocation {
     }
 
     /// Puts the endpoints of `pool` into slots. `before` is the previous order: an endpoint that is
-    /// in it keeps its slots where possible.
+    /// in it keeps its slots where possible. Not so where weights are turns and their number
+    /// changes: the rule that counts them is replaced and begins anew, again and again while an
+    /// endpoint starts slowly, whose slots would be the last ones.
     pub(crate) fn follow(
-        before: impl IntoIterator<Item = SocketAddr>,
+        before: impl IntoIterator<Item = SocketAddr, IntoIter: ExactSizeIterator>,
         pool: &Pool,
         lb_algorithm: LbAlgorithm,
     ) -> Self {
         const HOLE: u32 = u32::MAX;
         let natural = Self::natural(pool, lb_algorithm);
-        if Method::of(lb_algorithm).is_hash() {
+        let method = Method::of(lb_algorithm);
+        if method.is_hash() {
             return natural;
+        }
+        let before = before.into_iter();
+        let is_other_number = before.len() > 0 && before.len() != natural.len();
+        if method == Method::InTurn
+            && is_other_number
+            && natural.len() as u64 <= MOST_SLOTS
+            && let Some(order) = &natural.order
+        {
+            let order = turned(order);
+            return Self { order: Some(order), is_historic: true, ..natural };
         }
         // How many slots each endpoint still has to get.
         let mut left = vec![0u32; pool.len()];
@@ -279,6 +292,15 @@ fn interleaved(shares: &[u32]) -> Box<[u32]> {
     places.into_iter().map(|(_, _, index)| index).collect()
 }
 
+/// Returns an order that begins elsewhere, by the golden ratio: for numbers of slots that follow
+/// each other, the beginnings are far apart.
+fn turned(order: &[u32]) -> Arc<[u32]> {
+    let slots = order.len() as u64;
+    let part = slots * 0x9e37_79b9 & u64::from(u32::MAX);
+    let (end, begin) = order.split_at((part * slots >> 32) as usize);
+    [begin, end].concat().into()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
@@ -359,6 +381,25 @@ mod tests {
             capabilities.has_endpoints_at_each_address(),
             "as the keys of maps have the address"
         );
+    }
+
+    /// Each step of a slow start replaces the rule, whose counter begins anew.
+    #[test]
+    fn an_endpoint_that_starts_slowly_gets_its_turns() {
+        let mut slots = Allocation::natural(&weighted(&[1; 3]), LbAlgorithm::RoundRobin);
+        let mut turns = [0; 4];
+        for weight in 1..10 {
+            let before: Vec<_> = slots.addresses().collect();
+            let pool = weighted(&[10, 10, 10, weight]);
+            slots = Allocation::follow(before, &pool, LbAlgorithm::RoundRobin);
+            ports(&slots)[..8].iter().for_each(|port| turns[usize::from(*port) - 1] += 1);
+            // A resync, or a restart, leaves the slots as they are.
+            let known: Vec<_> = slots.addresses().collect();
+            let again = Allocation::follow(known.clone(), &pool, LbAlgorithm::RoundRobin);
+            assert_eq!(again.addresses().collect::<Vec<_>>(), known);
+        }
+        assert!((9..=11).contains(&turns[3]), "{turns:?}");
+        assert!(turns[..3].iter().all(|turns| (18..=23).contains(turns)), "{turns:?}");
     }
 
     #[test]
