@@ -5,7 +5,10 @@
 //! only refusal, the rest would have worked. The table is none that Services are programmed in,
 //! which another program may own or have made dormant: that costs its family, and not the mode.
 
-use switchyard_core::model::{PerFamily, Protocol};
+use switchyard_core::{
+    error::ErrorChain,
+    model::{PerFamily, Protocol},
+};
 use switchyard_kernel::{
     KernelVersion,
     nftables::{
@@ -87,9 +90,25 @@ pub fn probe(
 
 /// Probes, in the same way, whether the kernel can select slots by a hash, which some algorithms
 /// need.
-pub(crate) fn probe_hashes(families: &PerFamily<bool>) -> Result<(), ProbeError> {
-    let mut netlink = TransportKind::Netlink.open()?;
-    dry_run(netlink.as_mut(), &wanted_for_hashes(&chosen(families)))
+pub(crate) fn has_hashes(families: &PerFamily<bool>) -> bool {
+    let probe = || {
+        let mut netlink = TransportKind::Netlink.open()?;
+        dry_run(netlink.as_mut(), &wanted_for_hashes(&chosen(families)))
+    };
+    probe().map_or_else(|error| has_hashes_after(&error), |()| true)
+}
+
+/// Whether a kernel is taken for one with hashes after a probe that failed. A failure that may pass
+/// is no answer: nodes that should agree would not, for the life of this process.
+fn has_hashes_after(error: &ProbeError) -> bool {
+    let is_missing =
+        matches!(error, ProbeError::Refused { refusal, .. } if !refusal.lacks_memory());
+    let err = ErrorChain(error);
+    match is_missing {
+        true => tracing::info!(%err, "Hash algorithms not supported by the kernel"),
+        false => tracing::warn!(%err, "Hash algorithms may not be supported by the kernel"),
+    }
+    !is_missing
 }
 
 fn chosen(families: &PerFamily<bool>) -> Vec<Family> {
@@ -282,6 +301,14 @@ mod tests {
         assert!(text.ends_with("(needed of the kernel: nft_hash)"), "{text}");
         let one = wanted_for_hashes(&[Family::Ip6]);
         probe_without(&[], &one).unwrap();
+        assert!(!has_hashes_after(&run(&["nft_hash"]).unwrap_err()));
+        // Failures that pass are no answer.
+        assert!(has_hashes_after(&ProbeError::Privilege));
+        let mut refused = run(&["nft_hash"]).unwrap_err();
+        if let ProbeError::Refused { refusal, .. } = &mut refused {
+            refusal.errno = Some(libc::ENOMEM);
+        }
+        assert!(has_hashes_after(&refused));
     }
 
     #[test]

@@ -60,7 +60,7 @@ use crate::{
         table,
     },
     monitor::Monitor,
-    probe::probe_hashes,
+    probe::has_hashes,
 };
 
 /// The number of times that a full sync is tried if other programs change our tables at the same
@@ -127,10 +127,7 @@ impl NftProxier {
             .open()
             .map_err(|error| Self::error("cannot open the transport", error))?;
         // A kernel without hashes serves all Services that do not ask for them.
-        let hashes = probe_hashes(&config.families).inspect_err(|error| {
-            tracing::info!(err = %ErrorChain(error), "Hash algorithms not supported by the kernel");
-        });
-        Ok(Self { hashes: hashes.is_ok(), ..Self::new(config, transport) })
+        Ok(Self { hashes: has_hashes(&config.families), ..Self::new(config, transport) })
     }
 
     /// Creates a backend that programs through `transport`, for a kernel with hashes. Programs

@@ -121,6 +121,11 @@ impl Refusal {
         }
     }
 
+    /// Whether the kernel had no memory for it, which says nothing about the operation.
+    pub fn lacks_memory(&self) -> bool {
+        matches!(self.errno, Some(libc::ENOMEM | libc::ENOBUFS))
+    }
+
     /// Whether the kernel has what was to be added already, or has not what was to be deleted.
     pub fn is_made(&self) -> bool {
         matches!(self.errno, Some(libc::ENOENT | libc::EEXIST))
