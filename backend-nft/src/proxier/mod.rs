@@ -417,59 +417,55 @@ impl NftProxier {
     /// Deletes the chains that a full sync found unused, perhaps another program's, if the kernel
     /// accepts that at once. If not, the chains wait until they are stale.
     fn delete_unused_chains(&mut self) {
-        let Some(last) = &mut self.last else { return };
-        let mut transaction = Transaction::new();
-        for family in self.config.families() {
-            for chain in last.tables.get(family.into()).stale_chains.keys() {
-                transaction.delete_chain(&self.config.table(family), chain.clone());
-            }
-        }
-        if transaction.is_empty() {
-            return;
-        }
-        match self.transport.commit(&transaction) {
-            Ok(_) => {
-                for family in self.config.families() {
-                    last.tables.get_mut(family.into()).stale_chains.clear();
-                }
-                self.stale_for = STALE_FOR;
-            }
-            Err(error) => {
-                tracing::debug!(err = %ErrorChain(&error), "Deferring the deletion of unused chains");
-            }
+        if let Err(error) = self.delete_chains(|_| true) {
+            tracing::debug!(err = %ErrorChain(&error), "Deferring the deletion of unused chains");
         }
     }
 
     /// Deletes chains that have been unused for a while. Returns false if that fails. Unused chains
     /// do no harm, so that a failure is no reason to repeat the sync.
     fn delete_stale_chains(&mut self) -> bool {
-        let Some(last) = &mut self.last else { return true };
-        let mut transaction = Transaction::new();
-        for family in self.config.families() {
-            let stale = &mut last.tables.get_mut(family.into()).stale_chains;
-            stale.retain(|chain, since| {
-                let is_due = now().saturating_duration_since(*since) >= self.stale_for;
-                if is_due {
-                    transaction.delete_chain(&self.config.table(family), chain.clone());
-                }
-                !is_due
-            });
-        }
-        if transaction.is_empty() {
-            return true;
-        }
-        if let Err(error) = self.transport.commit(&transaction) {
+        let (now, age) = (now(), self.stale_for);
+        let result = self.delete_chains(|since| now.saturating_duration_since(since) >= age);
+        if let Err(error) = &result {
             tracing::warn!(
-                err = %ErrorChain(&error),
+                err = %ErrorChain(error),
                 "Failed to delete unused chains; the next sync is a full one"
             );
             self.swept = self.last.take().map(|last| last.families).unwrap_or_default();
             // Another program's rules may lead there, and a full sync reads everything.
             self.stale_for = (2 * self.stale_for).min(LONGEST_STALE_FOR);
-            return false;
         }
-        self.stale_for = STALE_FOR;
-        true
+        result.is_ok()
+    }
+
+    /// Deletes the stale chains that are due: by and by, for the sake of other programs and of the
+    /// kernel's memory, as [`parts`] are. Returns the first error, after trying the others.
+    fn delete_chains(&mut self, is_due: impl Fn(Instant) -> bool) -> Result<(), TransportError> {
+        let Some(last) = &mut self.last else { return Ok(()) };
+        let mut due = Vec::new();
+        for family in self.config.families() {
+            let stale = last.tables.get(family.into()).stale_chains.iter();
+            let of_family = stale.filter(|(_, since)| is_due(**since));
+            due.extend(of_family.map(|(chain, _)| (family, chain.clone())));
+        }
+        let mut result = Ok(());
+        for some in due.chunks((self.undivided / 4).max(1)) {
+            let mut transaction = Transaction::new();
+            for (family, chain) in some {
+                transaction.delete_chain(&self.config.table(*family), chain.clone());
+            }
+            match self.transport.commit(&transaction) {
+                Ok(_) => some.iter().for_each(|(family, chain)| {
+                    last.tables.get_mut((*family).into()).stale_chains.remove(chain);
+                }),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        if result.is_ok() && !due.is_empty() {
+            self.stale_for = STALE_FOR;
+        }
+        result
     }
 
     fn listener(&self) -> MutexGuard<'_, Weak<Membership>> {

@@ -12,7 +12,7 @@ use switchyard_core::{
 };
 use switchyard_kernel::nftables::testing::InterceptingTransport;
 
-use crate::common::{in_namespace, netlink, over};
+use crate::common::{config, in_namespace, netlink, nft, over, recorded, web};
 
 #[test]
 fn chains_that_cannot_be_removed_are_reported_and_no_failure() {
@@ -44,5 +44,19 @@ fn chains_that_cannot_be_removed_are_reported_and_no_failure() {
         assert!(node.sync([]).cleanup_failed);
         thread::sleep(Duration::from_millis(1100));
         assert!(!node.sync([]).cleanup_failed, "the second time they can");
+    });
+}
+
+/// While the kernel commits, no other program can, and each chain may take a page.
+#[test]
+fn many_chains_are_removed_by_and_by() {
+    in_namespace(|| {
+        let chains = (0..1_200).map(|i| format!("add chain ip kube-proxy service-{i}/a/tcp/b\n"));
+        nft(&format!("add table ip kube-proxy\n{}", chains.collect::<String>()));
+        let (mut node, recorded) = recorded(config());
+        node.sync(web());
+        let deleted = |made: &String| made.matches("delete chain ").count();
+        let deleted: Vec<_> = recorded.take().iter().map(deleted).filter(|it| *it > 0).collect();
+        assert_eq!(deleted, [1_000, 200]);
     });
 }
