@@ -30,6 +30,7 @@ use crate::layout::{
     ChainRules, Context, NftConfig,
     affinity::RememberedPool,
     lb_chains::LbChain,
+    names,
     service_port::{self, Contents, PortSet, SlotRange},
     slots::{Allocation, Allocations},
     source_ranges,
@@ -182,6 +183,8 @@ impl<'a> Plan<'a> {
         }
         let (known, table, restore) = match dump {
             None => (known, TableChange::Add, Vec::new()),
+            // What stays of a loopback guard alone goes with the table's own chains.
+            Some(dump) if serves_nothing(dump) => (known, TableChange::Add, Vec::new()),
             Some(dump) if is_repairable(self.config, &self.want, dump) => {
                 let table = if dump.dormant { TableChange::Wake } else { TableChange::Keep };
                 (known, table, clients::of_upstream(&self.want.pools, dump))
@@ -271,6 +274,12 @@ impl<'a> Plan<'a> {
         compare_slots(&mut changes, known.slots, &want.slots);
         changes
     }
+}
+
+/// Whether no packet finds a Service in a table: it is empty, or guards loopback addresses alone.
+fn serves_nothing(dump: &TableDump) -> bool {
+    let is_guard = |name: &ChainName| name.as_str() == names::chain::LOOPBACK_GUARD;
+    !dump.dormant && dump.sets.is_empty() && dump.chains.keys().all(is_guard)
 }
 
 /// Whether every object with a known name has the expected kind and shape: if not, making the table

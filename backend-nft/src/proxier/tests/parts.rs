@@ -10,6 +10,7 @@ use switchyard_core::{
     config::NodeConfig,
     model::Protocol,
     objects::Event,
+    proxier::Proxier,
     testing::{Builder, NODE, Stepped, endpoint, service, slice, sync_first},
 };
 use switchyard_kernel::nftables::{
@@ -45,7 +46,13 @@ fn served(state: &Ruleset, number: u8) -> Vec<SocketAddr> {
 #[test]
 fn the_api_server_and_dns_are_served_first() {
     let kernel = Kernel::default();
-    let mut node = Stepped::new(NodeConfig::new(NODE), proxier(kernel.clone(), 0));
+    let mut config = NodeConfig::new(NODE);
+    config.localhost_node_ports = true;
+    let mut proxier = proxier(kernel.clone(), 0);
+    // As `--init-only` leaves the table.
+    proxier.prepare(&config).expect("a guard");
+    kernel.take_history();
+    let mut node = Stepped::new(config, proxier);
     let others = (1..9).flat_map(|number| made("ns", &format!("s{number}"), number));
     let urgent = [made("kube-system", "kube-dns", 10), made("default", "kubernetes", 20)];
     node.sync(others.chain(urgent.into_iter().flatten()));
