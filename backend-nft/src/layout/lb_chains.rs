@@ -1,8 +1,8 @@
 //! The chains that load-balance over N slots, and the maps that lead from slots to endpoints.
 //!
 //! All Service ports that select one of N slots in the same way share a chain, which is added when
-//! it is first needed, and stays. The maps are one per protocol: `nft` has no protocol-neutral port
-//! type that it can print and parse back.
+//! it is first needed. The maps are one per protocol: `nft` has no protocol-neutral port type that
+//! it can print and parse back.
 
 use std::net::SocketAddr;
 

@@ -10,7 +10,7 @@ use super::{
     changes::{Changes, TableChange},
     last_synced::LastSynced,
 };
-use crate::layout::table::TableSet;
+use crate::layout::{lb_chains::LbChain, table::TableSet};
 
 /// An object that a sync changes, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,7 +89,7 @@ fn select(
         }
         // Chains of the table without a jump to them keep their rules until a full sync.
         let shared: HashSet<ChainName> =
-            last.tables.get(family.into()).lb_chains.iter().map(|c| c.name()).collect();
+            last.tables.get(family.into()).lb_chains.keys().map(LbChain::name).collect();
         let (found, others) = (found.get(family.into()), others.get(family.into()));
         let rewritten = |changes: &Changes| -> HashSet<ChainName> {
             changes.rules.iter().map(|chain| chain.name.clone()).collect()

@@ -1,11 +1,12 @@
 //! The last synced objects, as far as it does not follow from the state.
 //!
 //! Core remembers the state that was synced. Four things are known to this backend alone: the slots
-//! of endpoints where these do not follow from the pool, counts of elements that several Service
-//! ports need, chains that are not deleted yet, and maps of clients with an earlier timeout.
+//! of endpoints where these do not follow from the pool, counts of elements and chains that several
+//! Service ports need, chains that are not deleted yet, and maps of clients with an earlier
+//! timeout.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -38,7 +39,9 @@ pub(crate) struct LastSynced {
 pub(crate) struct SyncedTable {
     /// The number of Service ports that need each element that several may need.
     pub(crate) counts: HashMap<(TableSet, Key), i64>,
-    pub(crate) lb_chains: BTreeSet<LbChain>,
+    /// The number of Service ports' frontends, and of rules of the table, that need each chain;
+    /// zero of a chain that is kept for later ones.
+    pub(crate) lb_chains: BTreeMap<LbChain, i64>,
     /// Empty chains without a jump to them, and since when they are unused.
     pub(crate) stale_chains: BTreeMap<ChainName, Instant>,
 }
@@ -57,17 +60,19 @@ pub(crate) struct Update {
 pub(crate) struct TableUpdate {
     /// By how many the Service ports that need an element have become more (or fewer).
     pub(crate) counts: HashMap<(TableSet, Key), i64>,
-    /// The chains that are new.
-    pub(crate) lb_chains: BTreeSet<LbChain>,
+    /// By how many the needs of a chain have become more (or fewer).
+    pub(crate) lb_chains: BTreeMap<LbChain, i64>,
+    /// The chains that nothing needs, and that are not kept.
+    pub(crate) retired: Vec<LbChain>,
     pub(crate) stale_chains: Vec<ChainName>,
     /// Chains with rules, which are not stale even if they were.
     pub(crate) used_chains: Vec<ChainName>,
 }
 
 impl LastSynced {
-    /// The numbers of what is remembered, but for the chains that load-balance, which stay.
+    /// The numbers of what is remembered, the last of which is that of needs of chains.
     #[cfg(test)]
-    pub(crate) fn entries(&self) -> [usize; 4] {
+    pub(crate) fn entries(&self) -> [usize; 5] {
         let tables = [&self.tables.v4, &self.tables.v6];
         let sum = |of: fn(&SyncedTable) -> usize| tables.map(of).iter().sum();
         [
@@ -75,6 +80,7 @@ impl LastSynced {
             self.earlier.len(),
             sum(|table| table.counts.len()),
             sum(|table| table.stale_chains.len()),
+            sum(|table| table.lb_chains.values().sum::<i64>() as usize),
         ]
     }
 
@@ -108,7 +114,10 @@ impl LastSynced {
                 }
             }
             shrink_table(&mut table.counts);
-            table.lb_chains.extend(update.lb_chains);
+            for (chain, change) in update.lb_chains {
+                *table.lb_chains.entry(chain).or_default() += change;
+            }
+            update.retired.iter().for_each(|chain| _ = table.lb_chains.remove(chain));
             for chain in update.stale_chains {
                 table.stale_chains.entry(chain).or_insert(now);
             }

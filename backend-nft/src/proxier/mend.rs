@@ -148,7 +148,7 @@ impl Mend<'_> {
             return 0;
         }
         let lb_chains = &self.last.tables.get(self.context.family.into()).lb_chains;
-        let lb_chains = lb_chains.iter().map(|chain| chain.rules(self.context));
+        let lb_chains = lb_chains.keys().map(|chain| chain.rules(self.context));
         let has_chains =
             |port: &_| service_port::has_chains(port) || source_ranges::all(port).is_some();
         let of_ports = self.ports().filter(|port| has_chains(port));

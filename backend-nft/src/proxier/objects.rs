@@ -1,6 +1,6 @@
 //! The objects of one table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use switchyard_core::model::HashMap;
 use switchyard_kernel::nftables::{ChainName, Element, Key, SetName};
@@ -38,9 +38,13 @@ impl Objects {
     }
 
     /// Adds the chains and elements that depend on the node's settings.
-    pub(super) fn add_table(&mut self, context: &Context<'_>, lb_chains: &BTreeSet<LbChain>) {
+    pub(super) fn add_table<'a>(
+        &mut self,
+        context: &Context<'_>,
+        lb_chains: impl IntoIterator<Item = &'a LbChain>,
+    ) {
         self.add_chains(table::chains(context));
-        self.add_chains(lb_chains.iter().map(|chain| chain.rules(context)));
+        self.add_chains(lb_chains.into_iter().map(|chain| chain.rules(context)));
         for (set, element) in table::elements(context) {
             self.add_element(set, element);
         }

@@ -6,7 +6,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -36,6 +36,10 @@ use crate::layout::{
     source_ranges,
     table::{self, TableSet},
 };
+
+/// The most chains that load-balance and that nothing needs. The kernel looks at every chain of
+/// every table in each commit of anybody.
+const MOST_UNUSED_CHAINS: usize = if cfg!(test) { 1 } else { 64 };
 
 /// The contents of the tables before a sync.
 #[derive(Clone, Copy)]
@@ -102,9 +106,10 @@ impl<'a> Plan<'a> {
         let context = Context::new(self.config, family, before.node());
         let mut synced = Objects::default();
         if change.node_changed() {
-            synced.add_table(&context, &table.lb_chains);
-            self.want.add_table(&self.context, &table.lb_chains);
-            self.want_lb_chains(table::lb_chains(&self.context), &table.lb_chains);
+            synced.add_table(&context, table.lb_chains.keys());
+            self.want.add_table(&self.context, table.lb_chains.keys());
+            self.need_lb_chains(table::lb_chains(&context), -1);
+            self.need_lb_chains(table::lb_chains(&self.context), 1);
         }
         for port in self.ports(last, before, change) {
             let id = port.id;
@@ -114,6 +119,7 @@ impl<'a> Plan<'a> {
                 for element in &objects.counted {
                     *self.counts().entry(*element).or_default() -= 1;
                 }
+                self.need_lb_chains(objects.lb_chains.iter().copied(), -1);
                 synced.add_port(objects, allocations);
             }
             let earlier = last.earlier_after(port);
@@ -121,12 +127,13 @@ impl<'a> Plan<'a> {
                 self.update.earlier.push((id.clone(), earlier));
             }
             match port.after {
-                Some(port) => self.want_port(port, &table.lb_chains, earlier, |_, kind| {
+                Some(port) => self.want_port(port, earlier, |_, kind| {
                     old.as_ref().map(|old| old.get(kind).addresses().collect()).unwrap_or_default()
                 }),
                 None => self.update.allocations.push((id.clone(), None)),
             }
         }
+        self.retire_lb_chains(&context, table, &mut synced);
         self.finish(Known::synced(synced), Some(table), true)
     }
 
@@ -169,8 +176,8 @@ impl<'a> Plan<'a> {
         let family = self.context.family;
         let clients = KnownClients::from_dump(dump);
         let known = dump.map(Known::read).unwrap_or_default();
-        self.want.add_table(&self.context, &BTreeSet::new());
-        self.want_lb_chains(table::lb_chains(&self.context), &BTreeSet::new());
+        self.want.add_table(&self.context, []);
+        self.need_lb_chains(table::lb_chains(&self.context), 1);
         for set in TableSet::all() {
             let definition = set.definition(family).clone();
             self.want.add_set(PortSet { definition, contents: Contents::None });
@@ -179,7 +186,7 @@ impl<'a> Plan<'a> {
         for (id, port) in ports.iter().filter(|(id, _)| Family::from(id.family) == family) {
             let earlier = clients.earlier(port, last);
             self.update.earlier.extend(earlier.map(|earlier| (id.clone(), Some(earlier))));
-            self.want_port(port, &BTreeSet::new(), earlier, |slots, kind| known.pool(slots, kind));
+            self.want_port(port, earlier, |slots, kind| known.pool(slots, kind));
         }
         let (known, table, restore) = match dump {
             None => (known, TableChange::Add, Vec::new()),
@@ -194,13 +201,35 @@ impl<'a> Plan<'a> {
         Changes { table, restore, ..self.finish(known, None, is_swept) }
     }
 
-    /// Adds chains of the table that are not among the `known` ones.
-    fn want_lb_chains(&mut self, needed: impl Iterator<Item = LbChain>, known: &BTreeSet<LbChain>) {
+    /// Notes that chains of the table, and those that they lead to, are needed once more or less.
+    fn need_lb_chains(&mut self, needed: impl Iterator<Item = LbChain>, change: i64) {
         let table = self.update.tables.get_mut(self.context.family.into());
         for chain in needed.flat_map(|chain| chain.leads_to().chain([chain])) {
-            if !known.contains(&chain) && table.lb_chains.insert(chain) {
-                self.want.add_chains([chain.rules(&self.context)]);
+            *table.lb_chains.entry(chain).or_default() += change;
+        }
+    }
+
+    /// Gives chains up that nothing needs any more, all at once when there are too many. Some are
+    /// kept for the next Service port with as many slots: one that scales up often scales down.
+    fn retire_lb_chains(
+        &mut self,
+        context: &Context<'_>,
+        table: &SyncedTable,
+        synced: &mut Objects,
+    ) {
+        let update = self.update.tables.get_mut(self.context.family.into());
+        if update.lb_chains.is_empty() {
+            return;
+        }
+        let change = |chain: &LbChain| update.lb_chains.get(chain).copied().unwrap_or_default();
+        let unused = table.lb_chains.iter().filter(|(chain, count)| **count + change(chain) <= 0);
+        let unused: Vec<LbChain> = unused.map(|(chain, _)| *chain).collect();
+        if unused.len() > MOST_UNUSED_CHAINS {
+            for chain in &unused {
+                self.want.chains.remove(&chain.name());
             }
+            synced.add_chains(unused.iter().map(|chain| chain.rules(context)));
+            update.retired = unused;
         }
     }
 
@@ -213,7 +242,6 @@ impl<'a> Plan<'a> {
     fn want_port(
         &mut self,
         port: &ResolvedServicePort,
-        lb_chains: &BTreeSet<LbChain>,
         earlier: Option<(Duration, Instant)>,
         mut before: impl FnMut(&[SlotRange], PoolKind) -> Vec<SocketAddr>,
     ) {
@@ -226,7 +254,7 @@ impl<'a> Plan<'a> {
         for element in &objects.counted {
             *table.counts.entry(*element).or_default() += 1;
         }
-        self.want_lb_chains(objects.lb_chains.iter().copied(), lb_chains);
+        self.need_lb_chains(objects.lb_chains.iter().copied(), 1);
         self.want.add_port(objects, &allocations);
         let kept = allocations.is_historic().then_some(allocations);
         self.update.allocations.push((port.id.clone(), kept));
@@ -248,6 +276,12 @@ impl<'a> Plan<'a> {
             }
             if before + change > 0 {
                 want.add_element(set, Element::new(key));
+            }
+        }
+        for (chain, &change) in &update.lb_chains {
+            let is_known = synced.is_some_and(|table| table.lb_chains.contains_key(chain));
+            if !is_known && change > 0 {
+                want.add_chains([chain.rules(&context)]);
             }
         }
         let mut changes = Changes::default();

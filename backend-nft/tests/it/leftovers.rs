@@ -12,7 +12,7 @@ use switchyard_core::{
 };
 use switchyard_kernel::nftables::testing::InterceptingTransport;
 
-use crate::common::{config, in_namespace, netlink, nft, over, recorded, web};
+use crate::common::{config, in_namespace, netlink, nft, over, recorded, start, web, web_slice};
 
 #[test]
 fn chains_that_cannot_be_removed_are_reported_and_no_failure() {
@@ -58,5 +58,25 @@ fn many_chains_are_removed_by_and_by() {
         let deleted = |made: &String| made.matches("delete chain ").count();
         let deleted: Vec<_> = recorded.take().iter().map(deleted).filter(|it| *it > 0).collect();
         assert_eq!(deleted, [1_000, 200]);
+    });
+}
+
+#[test]
+fn chains_that_no_service_needs_are_few() {
+    in_namespace(|| {
+        let mut node = start(config());
+        node.sync(web());
+        let chains = || nft("list chains ip").matches("chain ").count();
+        let before = chains();
+        for count in 1..=100 {
+            node.sync([web_slice(&(1..=count).collect::<Vec<_>>())]);
+        }
+        assert!(node.full().drift.is_none());
+        for count in 1..=100 {
+            node.sync([web_slice(&(1..=count).collect::<Vec<_>>())]);
+        }
+        thread::sleep(Duration::from_millis(1100));
+        node.sync([]);
+        assert!(chains() <= before + 70, "{} chains more", chains() - before);
     });
 }

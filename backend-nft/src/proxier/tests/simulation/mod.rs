@@ -415,6 +415,7 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
     lock(&world).happened.seen.insert("a restart had the same to sync");
     let afresh = lock(&world).remembered;
     let is_kept = remembered.iter().zip(afresh).all(|(kept, needed)| *kept <= needed);
+    let is_kept = is_kept && remembered.last() == afresh.last();
     assert!(is_kept, "what is remembered grows: {remembered:?}, and {afresh:?} is needed");
     let elements = |state: &Ruleset| -> Vec<String> {
         let tables = Family::ALL.map(|family| Table::new(family, KUBE_PROXY));

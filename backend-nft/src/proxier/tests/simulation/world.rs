@@ -64,7 +64,7 @@ pub(super) struct World {
     /// The time that a sync takes.
     pub(super) sync_takes: Duration,
     /// The numbers of what the backend remembers after its last sync.
-    pub(super) remembered: [usize; 4],
+    pub(super) remembered: [usize; 5],
 }
 
 /// The backend of one process, whose syncs take simulated time.
