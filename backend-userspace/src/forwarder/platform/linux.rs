@@ -223,6 +223,20 @@ impl Platform for Linux {
         datagrams::send(socket, to, datagrams, size)
     }
 
+    fn is_passing(&self, error: &io::Error) -> bool {
+        matches!(
+            Errno::from_io_error(error),
+            Some(
+                Errno::AGAIN
+                    | Errno::INTR
+                    | Errno::MSGSIZE
+                    | Errno::NOBUFS
+                    | Errno::NOMEM
+                    | Errno::PERM
+            )
+        )
+    }
+
     fn is_exhausted(&self, error: &io::Error) -> bool {
         matches!(
             Errno::from_io_error(error),

@@ -271,6 +271,11 @@ pub(crate) trait Platform: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Whether an error of a socket for datagrams may be over with the datagram at hand.
+    fn is_passing(&self, _error: &io::Error) -> bool {
+        true
+    }
+
     /// Whether an error means that the system or the process has no more descriptors or memory for
     /// sockets, so that no endpoint is to blame.
     fn is_exhausted(&self, error: &io::Error) -> bool {

@@ -14,7 +14,7 @@ use tokio::{io::Interest, net::UdpSocket, sync::mpsc::UnboundedSender};
 
 use super::{
     buffer::{try_receive, with_buffer},
-    is_refusal,
+    is_dropped, is_refusal,
     send::{bytes, send},
 };
 use crate::forwarder::{
@@ -45,6 +45,8 @@ pub(super) struct Activity {
     /// Whether the last datagram has had no answer.
     pub(super) is_awaited: AtomicBool,
     pub(super) answers: AtomicU64,
+    /// Whether the socket is of no use any more.
+    pub(super) is_broken: AtomicBool,
     /// Whether the ways to the endpoint and to the client take datagrams one by one only.
     pub(super) is_single_in: AtomicBool,
     pub(super) is_single_out: AtomicBool,
@@ -54,7 +56,7 @@ pub(super) struct Activity {
 enum Rest {
     Nothing,
     More,
-    /// The listener is closed, or the endpoint refuses.
+    /// The listener is closed, the endpoint refuses, or the socket is broken.
     Over,
 }
 
@@ -93,8 +95,13 @@ impl Answers {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             return Rest::Nothing;
                         }
-                        Err(error) if !is_refusal(&error) => count += 1,
-                        _ => return Rest::Over,
+                        Ok(()) => return Rest::Over,
+                        Err(error) if is_refusal(&error) => return Rest::Over,
+                        Err(error) if self.is_passing(&error) => count += 1,
+                        Err(_) => {
+                            self.activity.is_broken.store(true, Ordering::Relaxed);
+                            return Rest::Over;
+                        }
                     }
                 }
                 Rest::More
@@ -119,6 +126,11 @@ impl Answers {
             }
             result => result,
         }
+    }
+
+    /// Whether an error may be over with the next call. One that forbids to receive is not.
+    fn is_passing(&self, error: &io::Error) -> bool {
+        self.shared.platform.is_passing(error) && !is_dropped(error)
     }
 
     /// Sends the answers that were received. Returns whether the listener is open.

@@ -188,6 +188,17 @@ impl Flow {
         self.upstream.activity.is_awaited.load(Ordering::Relaxed)
     }
 
+    /// Whether the socket is of no use any more, for which the endpoint is not to blame.
+    pub(super) fn is_broken(&self) -> bool {
+        self.upstream.activity.is_broken.load(Ordering::Relaxed)
+    }
+
+    /// Disconnects the socket, as a program may that destroys sockets.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(super) fn disconnect(&self) {
+        rustix::net::connect_unspec(&self.upstream.socket.socket).unwrap();
+    }
+
     /// Whether nothing was seen since the last look.
     pub(super) fn is_quiet(&self) -> bool {
         !self.upstream.activity.is_used.load(Ordering::Relaxed)
@@ -264,9 +275,9 @@ impl Upstream {
         Self { number, chosen, socket, activity, answers, shared }
     }
 
-    /// Sends datagrams. Returns how many the endpoint may have: the next one was refused, and what
-    /// follows was not sent. A datagram that the system has no room for is dropped, which is no
-    /// fault of the endpoint.
+    /// Sends datagrams. Returns how many the endpoint may have: the next one was refused, or the
+    /// socket is broken, and what follows was not sent. A datagram that the system has no room for
+    /// is dropped, which is no fault of the endpoint.
     fn send(&self, datagrams: &[&[u8]]) -> usize {
         let Shared { platform, counters, .. } = &*self.shared;
         self.activity.is_used.store(true, Ordering::Relaxed);
@@ -286,9 +297,13 @@ impl Upstream {
                 true
             }
             Err(error) if is_refusal(&error) => false,
-            Err(_) => {
+            Err(error) if platform.is_passing(&error) => {
                 counters.add(Counted::DroppedIn, part.len() as u64);
                 true
+            }
+            Err(_) => {
+                self.activity.is_broken.store(true, Ordering::Relaxed);
+                false
             }
         };
         // One that has died since it answered refuses the first before the rest is sent together.

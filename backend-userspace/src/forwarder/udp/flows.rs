@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::{
+    PAUSE,
     answers::Failure,
     flow::{Context, Flow, UpstreamError},
 };
@@ -31,9 +32,6 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The same for a flow that awaits an answer, such as that of a resolver, which may ask others.
 const AWAITING: Duration = Duration::from_secs(5);
-
-/// The time to wait for descriptors, memory or ports to become free.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The flows of one thread.
 pub(super) struct Flows {
@@ -107,6 +105,11 @@ impl Flows {
             }
             let Some(flow) = self.by_client.get_mut(&client) else { return };
             let taken = flow.send(rest);
+            if flow.is_broken() {
+                // What comes next begins another flow.
+                self.end(client);
+                return self.dropped(rest.len() - taken);
+            }
             if taken < rest.len() {
                 let refused = rest[taken];
                 if !self.move_on(client, Some(refused)) {
@@ -237,6 +240,10 @@ impl Flows {
     pub(super) fn endpoint_failed(&mut self, failure: Failure) {
         let flow = self.by_client.get(&failure.client);
         let Some(flow) = flow.filter(|flow| flow.is_at(failure.upstream)) else { return };
+        if flow.is_broken() {
+            self.end(failure.client);
+            return;
+        }
         let is_refused = flow.is_awaited();
         if !self.move_on(failure.client, None) && is_refused {
             self.dropped(1);
@@ -325,12 +332,20 @@ fn first<T>(items: &mut VecDeque<T>, is_wanted: impl Fn(&T) -> bool) -> Option<T
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use socket2::Socket;
     use switchyard_core::state::Action;
     use test_netns::wait::{PATIENCE, scaled};
-    use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
+    use tokio::{runtime::Builder, sync::mpsc::unbounded_channel, time::timeout};
 
     use super::*;
-    use crate::forwarder::{shared::ForwarderConfig, testing::warnings, udp::tests::serving};
+    use crate::forwarder::{
+        platform::{Platform, Receiving},
+        shared::ForwarderConfig,
+        testing::warnings,
+        udp::tests::serving,
+    };
 
     #[test]
     fn a_client_with_its_share_of_flows_ends_none_of_others() {
@@ -357,6 +372,59 @@ mod tests {
         flows.forward(&serving, client(2, 2), &[b"?"]);
         assert!((1..=3).all(|port| flows.by_client.contains_key(&client(1, port))));
         assert_eq!((flows.by_client.len(), shared.slots.refused()), (4, 1));
+    }
+
+    /// A system that lets no socket receive.
+    #[cfg(target_os = "linux")]
+    struct Deaf;
+
+    #[cfg(target_os = "linux")]
+    impl Platform for Deaf {
+        fn receive_datagrams(&self, _: &Socket, _: &mut Receiving) -> io::Result<bool> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn is_passing(&self, _error: &io::Error) -> bool {
+            false
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_flow_ends_without_blame_when_its_socket_is_of_no_use() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let _context = runtime.enter();
+        let mut shared = Shared::new(ForwarderConfig::default());
+        shared.platform = Box::new(Deaf);
+        let shared = Arc::new(shared);
+        let endpoint = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = SocketAddr::from(([127, 0, 0, 1], 7));
+        let serving = || serving(&[endpoint.local_addr().unwrap()], client);
+        let open = OpenListener::new(&shared, client, serving(), None);
+        let listener = Arc::new(runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap());
+        let (failures, mut failed) = unbounded_channel();
+        let mut flows = Flows::new(&open, &listener, failures);
+        let serving = serving();
+        endpoint.set_read_timeout(Some(scaled(PATIENCE))).unwrap();
+        let came = || endpoint.recv_from(&mut [0; 9]).unwrap().1;
+
+        // It receives no answer.
+        flows.forward(&serving, client, &[b"?"]);
+        endpoint.send_to(b"!", came()).unwrap();
+        let failure = runtime.block_on(timeout(scaled(PATIENCE), failed.recv()));
+        flows.endpoint_failed(failure.unwrap().unwrap());
+        assert!(flows.is_empty());
+
+        // Someone has disconnected it.
+        flows.forward(&serving, client, &[b"?"]);
+        came();
+        flows.by_client[&client].disconnect();
+        flows.forward(&serving, client, &[b"?", b"?"]);
+        assert!(flows.is_empty());
+        flows.forward(&serving, client, &[b"?"]);
+        came();
+        let counts = [Counted::DatagramsIn, Counted::DroppedIn, Counted::Retries, Counted::LeftOut];
+        assert_eq!(counts.map(|counted| shared.counters.get(counted)), [3, 2, 0, 0]);
     }
 
     #[test]

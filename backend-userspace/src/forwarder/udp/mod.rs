@@ -18,13 +18,14 @@ use std::{
 };
 
 use socket2::SockRef;
+use switchyard_core::error::ErrorChain;
 use tokio::{
     io::Interest,
     net::UdpSocket,
     select,
     sync::mpsc,
     task::yield_now,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use self::{
@@ -34,11 +35,15 @@ use self::{
 use crate::forwarder::{
     counters::Counted,
     platform::Receiving,
+    rate_limit::RateLimit,
     shared::{OpenListener, Serving},
 };
 
 /// The number of datagrams that are received before anything else is looked at.
 const AT_ONCE: usize = 64;
+
+/// The time to wait for descriptors, memory or ports to become free, or for an error to be over.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The interval at which flows are looked at, at least, to see which are idle.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
@@ -55,14 +60,24 @@ pub(crate) async fn serve(open: Arc<OpenListener>, listener: &Arc<UdpSocket>) {
     let idle = open.shared.config.udp_idle;
     let mut tick = interval((idle / 4).clamp(Duration::from_millis(1), LONGEST_TICK));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut warned = RateLimit::default();
     loop {
         select! {
-            _ = listener.readable() => {
-                if receive(&open, listener, &mut flows) >= AT_ONCE {
-                    // Otherwise answers and other Services wait until no datagram is left.
-                    yield_now().await;
+            _ = listener.readable() => match receive(&open, listener, &mut flows) {
+                // Otherwise answers and other Services wait until no datagram is left.
+                Ok(AT_ONCE..) => yield_now().await,
+                Ok(_) => {}
+                // The listener stays readable, and this task would never wait.
+                Err(error) => {
+                    if warned.is_due() {
+                        tracing::warn!(
+                            service = %port.id().name, address = %open.address,
+                            err = %ErrorChain(&error), "Receive failed; retrying"
+                        );
+                    }
+                    sleep(PAUSE).await;
                 }
-            }
+            },
             Some(failure) = failed.recv() => flows.endpoint_failed(failure),
             Some(wanted) = flows.wanted.recv() => flows.make_room_for(wanted),
             _ = changes.changed() => flows.end_unserved(&port),
@@ -78,8 +93,8 @@ pub(crate) async fn serve(open: Arc<OpenListener>, listener: &Arc<UdpSocket>) {
 }
 
 /// Forwards what clients have sent, until it was [`AT_ONCE`] datagrams or more, by what one call
-/// receives. Returns how many that were.
-fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usize {
+/// receives. Returns how many that were. An error may last.
+fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> io::Result<usize> {
     let serving = open.serving();
     let platform = &*open.shared.platform;
     with_buffer(|buffer| {
@@ -91,11 +106,12 @@ fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usiz
                     forward(open, &serving, buffer, flows);
                 }
                 // Windows reports here that a client did not take an answer.
-                Err(error) if is_refusal(&error) => count += 1,
-                Err(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => count += 1,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
             }
         }
-        count
+        Ok(count)
     })
 }
 

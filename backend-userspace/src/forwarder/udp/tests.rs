@@ -1,13 +1,18 @@
 //! Datagrams, and the flows that they belong to.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
+use socket2::Socket;
 use switchyard_core::model::Protocol;
 use test_netns::wait::{PATIENCE, scaled};
 use tokio::{runtime::Builder, time::timeout};
 
 use super::*;
 use crate::forwarder::{
+    platform::Platform,
     shared::{BUFFER, ForwarderConfig, Serving, Shared},
     testing::{self, resolved},
 };
@@ -57,6 +62,43 @@ fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
     assert!(turns >= COUNT / AT_ONCE, "{turns}");
 }
 
+/// A system that lets no socket receive, and how often one has tried.
+struct Forbidding(Arc<AtomicUsize>);
+
+impl Platform for Forbidding {
+    fn receive_datagrams(&self, _: &Socket, _: &mut Receiving) -> io::Result<bool> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[test]
+fn a_listener_that_cannot_receive_does_not_hold_up_its_thread() {
+    let tries = Arc::<AtomicUsize>::default();
+    let mut shared = Shared::new(ForwarderConfig::default());
+    shared.platform = Box::new(Forbidding(Arc::clone(&tries)));
+    let (sender, logged) = std::sync::mpsc::channel();
+    // A thread of its own, which a task that never waits would not leave.
+    std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let serve_a_while = async {
+            let listener = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+            let address = listener.local_addr().unwrap();
+            let open = OpenListener::new(&Arc::new(shared), address, serving(&[], address), None);
+            let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            client.send_to(b"x", address).await.unwrap();
+            let served = tokio::spawn(async move { serve(Arc::new(open), &listener).await });
+            while tries.load(Ordering::Relaxed) < 2 {
+                yield_now().await;
+            }
+            served.abort();
+        };
+        sender.send(testing::warnings(|| runtime.block_on(serve_a_while))).unwrap();
+    });
+    let logged = logged.recv_timeout(scaled(PATIENCE)).expect("others have their turn");
+    assert!(matches!(&logged[..], [warning] if warning.contains("Receive failed")), "{logged:?}");
+}
+
 /// No endpoint is to blame for what this node drops, as with a full table of conntrack.
 #[cfg(unix)]
 #[test]
@@ -95,7 +137,7 @@ fn a_turn_is_bounded_in_datagrams_rather_than_in_buffers() {
         }
         for _ in 0..2 {
             listener.readable().await.unwrap();
-            assert_eq!(receive(&open, &listener, &mut flows), AT_ONCE);
+            assert_eq!(receive(&open, &listener, &mut flows).unwrap(), AT_ONCE);
         }
     });
 }
