@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use crate::kube::{observer::RequestObserver, pace::RequestPace, watch::ContentType};
+use crate::kube::{content_type::ContentType, observer::RequestObserver, pace::RequestPace};
 
 /// The way to reach the API server.
 #[derive(Clone, Debug)]

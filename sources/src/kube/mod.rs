@@ -20,6 +20,7 @@
 
 mod client;
 mod config;
+mod content_type;
 mod health;
 mod observer;
 mod pace;
@@ -38,10 +39,10 @@ use self::watch::{DecodableObject, Target, Watch};
 pub use self::{
     client::{ClientError, Connection, client, connect},
     config::{KubeConfig, Timing},
+    content_type::ContentType,
     health::WatchHealth,
     observer::RequestObserver,
     pace::{Pacer, RequestPace},
-    watch::ContentType,
 };
 
 /// Why the Kubernetes source ended.

@@ -16,7 +16,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tower::{BoxError, Service};
 
-use crate::kube::watch::ContentType;
+use crate::kube::content_type::ContentType;
 
 /// The longest body of an error that is read.
 const MAX_ERROR: usize = 1 << 20;

@@ -5,11 +5,12 @@ use std::{error::Error, io};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, stream};
 use http_body_util::{BodyExt, Limited};
-use hyper::{
-    Request, Response,
-    header::{ACCEPT, CONTENT_TYPE, HeaderValue},
-};
+use hyper::{Request, header::ACCEPT};
+#[cfg(feature = "testing")]
+use kube::core::WatchEvent;
 use kube::{Client, client::Body, core::Status};
+#[cfg(feature = "testing")]
+use switchyard_core::objects::EndpointSlice;
 use tokio_util::codec::{AnyDelimiterCodec, Decoder, LengthDelimitedCodec};
 
 use super::{
@@ -17,42 +18,12 @@ use super::{
     failure::Failure,
     protobuf,
 };
+use crate::kube::content_type::ContentType;
 
 /// The most bytes of an error that are read.
 const MAX_ERROR: usize = 1 << 20;
 /// The most bytes of an event. Objects have at most 1.5 MiB in etcd.
 const MAX_EVENT: usize = 64 << 20;
-
-/// The form in which the server is asked for objects. It may answer in JSON all the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ContentType {
-    /// `application/vnd.kubernetes.protobuf`, which costs client and server a fraction of JSON.
-    #[default]
-    Protobuf,
-    /// `application/json`
-    Json,
-}
-
-impl ContentType {
-    /// Returns the form as a value of `Accept`. In JSON, the server is asked to leave out the
-    /// largest part of most objects where it can (KEP-5958). Others ignore the parameter, and the
-    /// last form is for one that does not. In protobuf, the part is skipped at no cost.
-    fn accepted(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Self::Protobuf => "application/vnd.kubernetes.protobuf, application/json",
-            Self::Json => "application/json;drop=metadata.managedFields, application/json",
-        })
-    }
-
-    /// Returns the form of an answer.
-    pub(in crate::kube) fn of<B>(answer: &Response<B>) -> Self {
-        let header = answer.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-        match header.starts_with(b"application/vnd.kubernetes.protobuf") {
-            true => Self::Protobuf,
-            false => Self::Json,
-        }
-    }
-}
 
 /// The answer to a request, whose body was not read yet.
 pub(super) struct Answer {
@@ -161,7 +132,7 @@ impl Framing {
 struct Frames {
     framing: Framing,
     body: Body,
-    /// What was read and not decoded yet.
+    /// The bytes that were read and not decoded yet.
     read: BytesMut,
 }
 
@@ -200,4 +171,18 @@ fn is_end(error: &kube::Error) -> bool {
         cause = error.source();
     }
     false
+}
+
+/// Reads a page of EndpointSlices, or an event of their watch. Returns the number of objects in it.
+#[cfg(feature = "testing")]
+pub fn read_answer(answer: &[u8]) -> usize {
+    let bytes = || Bytes::copy_from_slice(answer);
+    let page = protobuf::page::<EndpointSlice>(bytes()).ok();
+    if let Some(page) = page.or_else(|| serde_json::from_slice(answer).ok()) {
+        return page.items.unwrap_or_default().len();
+    }
+    match protobuf::event::<EndpointSlice>(bytes()).or_else(|_| decode::event(answer)) {
+        Ok(WatchEvent::Bookmark(bookmark)) => usize::from(decode::ends_list(&bookmark)),
+        read => usize::from(read.is_ok()),
+    }
 }

@@ -6,8 +6,6 @@
 
 use std::{borrow::Cow, marker::PhantomData, mem};
 
-#[cfg(feature = "testing")]
-use bytes::Bytes;
 use kube::core::{Status, WatchEvent, watch::Bookmark};
 use prost::Message;
 use serde::{
@@ -18,9 +16,6 @@ use serde_json::value::RawValue;
 use switchyard_core::objects::{
     EndpointSlice, Kind, Metadata, Node, Object, ObjectKey, Service, ServiceCidr,
 };
-
-#[cfg(feature = "testing")]
-use super::protobuf;
 
 /// Why an answer, or an event, cannot be decoded.
 #[derive(Debug, thiserror::Error)]
@@ -233,20 +228,6 @@ pub fn decode_item(kind: Kind, text: &str) -> (Option<ObjectKey>, Result<Object,
         Kind::EndpointSlice => read::<EndpointSlice>(text),
         Kind::Node => read::<Node>(text),
         Kind::ServiceCidr => read::<ServiceCidr>(text),
-    }
-}
-
-/// Reads a page of EndpointSlices, or an event of their watch. Returns the number of objects in it.
-#[cfg(feature = "testing")]
-pub fn read_answer(answer: &[u8]) -> usize {
-    let bytes = || Bytes::copy_from_slice(answer);
-    let page = protobuf::page::<EndpointSlice>(bytes()).ok();
-    if let Some(page) = page.or_else(|| serde_json::from_slice(answer).ok()) {
-        return page.items.unwrap_or_default().len();
-    }
-    match protobuf::event::<EndpointSlice>(bytes()).or_else(|_| event(answer)) {
-        Ok(WatchEvent::Bookmark(bookmark)) => usize::from(ends_list(&bookmark)),
-        read => usize::from(read.is_ok()),
     }
 }
 

@@ -27,17 +27,16 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub use self::answer::ContentType;
-#[cfg(feature = "testing")]
-pub use self::decode::{decode_item, read_answer};
 use self::{
     answer::ask,
     decode::{Item, Page, WatchItem, ends_list},
     failure::{Failure, ReceiverDropped},
     list::{Collected, List, log_nameless, malformed_event},
 };
+#[cfg(feature = "testing")]
+pub use self::{answer::read_answer, decode::decode_item};
 pub(crate) use self::{decode::DecodableObject, pauses::Pauses};
-use crate::kube::{config::Timing, health::Pulse, pace::Pacer};
+use crate::kube::{config::Timing, content_type::ContentType, health::Pulse, pace::Pacer};
 
 /// Objects in a page of a list.
 const PAGE_SIZE: u32 = 500;

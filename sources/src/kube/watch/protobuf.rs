@@ -138,7 +138,8 @@ pub(super) fn event<T: DecodableObject>(bytes: Bytes) -> Result<WatchItem<T>, De
     })
 }
 
-/// Reads an object. Of one that cannot be decoded, what comes before the fault is known.
+/// Reads an object, such as an EndpointSlice. Of one that cannot be decoded, what comes before the
+/// fault is known.
 fn item<T: DecodableObject>(bytes: Bytes) -> Item<T> {
     let mut object = T::default();
     let read = object.merge(bytes);
