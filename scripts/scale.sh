@@ -1,6 +1,6 @@
 #!/bin/sh
-# Measures what the program takes with generated clusters, in a network namespace of its own, with the stand-in for the
-# API server: time and CPU time until all is programmed, memory, and then one change each 20 ms. Needs root.
+# Measures what the program takes with generated clusters, in a network namespace of its own, with a genuine API server
+# where KUBE_APISERVER and ETCD name the programs, else with the stand-in for it: time and CPU time until all is programmed, memory, and then one change each 20 ms. Needs root.
 #
 #   [DOC=docs/performance.md] [MODE=nftables] scripts/scale.sh [SHAPE ...]
 #
@@ -148,8 +148,7 @@ done
 if [ -n "${KUBE_PROXY:-}" ]; then
     echo 'kube-proxy'
     for shape in ${KUBE_PROXY_SHAPES:-1000x5 10000x5}; do
-        measure "$KUBE_PROXY" kubeproxy_sync_proxy_rules_duration_seconds "$shape" --conntrack-max-per-core 0 \
-            --kube-api-content-type application/json | tee -a "$work/theirs" | rows
+        measure "$KUBE_PROXY" kubeproxy_sync_proxy_rules_duration_seconds "$shape" --conntrack-max-per-core 0 | tee -a "$work/theirs" | rows
     done
 fi
 [ -n "${DOC:-}" ] || exit 0
@@ -201,12 +200,16 @@ plot "$@" >"$plot"
         printf '\n## kube-proxy\n\nThe same with %s; its percentiles are of syncs alone, without the wait for the next one.\n\n' "$("$KUBE_PROXY" --version 2>/dev/null | tr 'K' 'k' | sed 's/ubernetes/ube-proxy/')"
         table "$work/theirs"
     fi
-    cat <<'END'
+    case ${KUBE_APISERVER:-} in
+        '') server='the stand-in for the API server in this repository' ;;
+        *) server="a genuine API server ($("$KUBE_APISERVER" --version | sed 's/Kubernetes //')) whose etcd had the objects" ;;
+    esac
+    sed "s|SERVER|$server|" <<'END'
 
 ## How to read it
 
 - Shapes are numbers of Services x endpoints each; the last one is that of the Kubernetes project's load test.
-- Objects come from the stand-in for the API server in this repository, on the same processors, without latency.
+- Objects come from SERVER, on the same processors, without latency.
 - **synced**: from the start of the program to the first commit of everything; **CPU**: user and system time until then.
 - **settled**, **peak**: resident memory with the program's text, some seconds later and at most until then. **kernel**: what the
   kernel's unreclaimable slabs have grown by, the sets of nftables above all.

@@ -8,7 +8,7 @@ use std::{net::Ipv4Addr, ops::Range, time::Duration};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::{resource::Resource, store::Store};
+use crate::{control_plane::ControlPlane, resource::Resource, store::Store};
 
 /// The most endpoints of one slice, as the cluster's own controller has it.
 const SLICE_SIZE: usize = 100;
@@ -147,8 +147,14 @@ pub fn fill_with(store: &Store, groups: &[(usize, usize)]) {
     }
 }
 
-/// Moves an endpoint of one Service after another of `services`, for ever, at this interval.
-pub async fn change(store: &Store, services: usize, interval: Duration) {
+/// Moves an endpoint of one Service after another of `services`, for ever, at this interval; also
+/// on a genuine server, if there is one.
+pub async fn change(
+    store: &Store,
+    services: usize,
+    interval: Duration,
+    genuine: Option<&ControlPlane>,
+) {
     let mut ticks = tokio::time::interval(interval);
     for round in 0usize.. {
         ticks.tick().await;
@@ -164,6 +170,11 @@ pub async fn change(store: &Store, services: usize, interval: Duration) {
         slice["endpoints"][0]["addresses"][0] = endpoint_ip(moved).to_string().into();
         // As the cluster's own controller has it, which knows whole seconds only.
         slice["metadata"]["annotations"] = json!({"endpoints.kubernetes.io/last-change-trigger-time": Timestamp::now().to_string()});
+        if let Some(server) = genuine {
+            // Whatever the server's version is.
+            slice["metadata"]["resourceVersion"].take();
+            server.apply(slice.clone()).await;
+        }
         store.apply(slice);
     }
 }

@@ -20,6 +20,7 @@
 
 mod objects;
 mod programs;
+mod seed;
 mod server;
 mod users;
 

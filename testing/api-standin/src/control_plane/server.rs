@@ -21,11 +21,13 @@ use tokio::time;
 use super::{
     objects,
     programs::Programs,
+    seed,
     users::{self, User},
 };
+use crate::store::Store;
 
 /// The time that the servers have to become ready.
-const READY: Duration = Duration::from_secs(60);
+pub(super) const READY: Duration = Duration::from_secs(60);
 
 /// The key that signs tokens of service accounts, which no test uses, made anew for each server.
 const KEY_FILE: &str = "service-accounts.key";
@@ -57,6 +59,8 @@ impl Ports {
 pub struct Options {
     /// More flags of the API server.
     pub flags: Vec<String>,
+    /// The objects that are in etcd before the API server starts.
+    pub objects: Option<Store>,
 }
 
 /// A running API server with its etcd. Both end when the value is dropped.
@@ -85,6 +89,9 @@ impl ControlPlane {
             server.write(user.file(), &text);
         }
         server.make_key();
+        if let Some(objects) = &server.options.objects {
+            seed::put(&format!("http://127.0.0.1:{}", ports.etcd), objects).await;
+        }
         server.start_api_server().await;
         server
     }
