@@ -296,8 +296,8 @@ fn interleaved(shares: &[u32]) -> Box<[u32]> {
 /// each other, the beginnings are far apart.
 fn turned(order: &[u32]) -> Arc<[u32]> {
     let slots = order.len() as u64;
-    let part = slots * 0x9e37_79b9 & u64::from(u32::MAX);
-    let (end, begin) = order.split_at((part * slots >> 32) as usize);
+    let part = (slots * 0x9e37_79b9) & u64::from(u32::MAX);
+    let (end, begin) = order.split_at(((part * slots) >> 32) as usize);
     [begin, end].concat().into()
 }
 
