@@ -85,7 +85,9 @@ impl IpvsProxier {
             *late = self.kernel.await_local(&ips, Duration::ZERO)?.into_iter().collect();
         }
         if !added.is_empty() {
-            late.extend(self.kernel.await_local(added, PATIENCE)?);
+            // Where routes do not come, no further sync is held up for them.
+            let patience = if late.is_empty() { PATIENCE } else { Duration::ZERO };
+            late.extend(self.kernel.await_local(added, patience)?);
             added.clear();
         }
         if let Some(first) = late.first() {
@@ -133,7 +135,8 @@ impl IpvsProxier {
             let elsewhere = Arc::clone(&self.held.elsewhere);
             return Ok(Addresses { elsewhere, ..Addresses::default() });
         }
-        let late = self.unrouted.late.clone();
+        let mut late = self.unrouted.late.clone();
+        late.extend(&self.unrouted.added);
         let is_made = self.kernel.ensure_device()?;
         let bound = self.kernel.addresses()?;
         let elsewhere = Arc::new(self.elsewhere()?);

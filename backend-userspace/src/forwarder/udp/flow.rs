@@ -195,8 +195,8 @@ impl Flow {
 
     /// Disconnects the socket, as a program may that destroys sockets.
     #[cfg(all(test, target_os = "linux"))]
-    pub(super) fn disconnect(&self) {
-        rustix::net::connect_unspec(&self.upstream.socket.socket).unwrap();
+    pub(super) fn disconnect(&self) -> rustix::io::Result<()> {
+        rustix::net::connect_unspec(&self.upstream.socket.socket)
     }
 
     /// Whether nothing was seen since the last look.

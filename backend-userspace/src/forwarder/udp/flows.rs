@@ -418,7 +418,7 @@ mod tests {
         // Someone has disconnected it.
         flows.forward(&serving, client, &[b"?"]);
         came();
-        flows.by_client[&client].disconnect();
+        flows.by_client[&client].disconnect().unwrap();
         flows.forward(&serving, client, &[b"?", b"?"]);
         assert!(flows.is_empty());
         flows.forward(&serving, client, &[b"?"]);
