@@ -16,6 +16,11 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
+    /// Returns the time so many seconds after the beginning of 1970.
+    pub fn from_seconds(seconds: i64) -> Self {
+        Self { seconds }
+    }
+
     /// Whether the object does not have the time, or not in a form that can be read.
     pub fn is_unknown(self) -> bool {
         self.seconds == 0
@@ -25,7 +30,6 @@ impl Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
-        let seconds = text.parse().map_or(0, jiff::Timestamp::as_second);
-        Ok(Self { seconds })
+        Ok(Self::from_seconds(text.parse().map_or(0, jiff::Timestamp::as_second)))
     }
 }

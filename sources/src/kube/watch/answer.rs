@@ -4,7 +4,7 @@ use std::{error::Error, io};
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, stream};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Collected, Limited};
 use hyper::{Request, header::ACCEPT};
 #[cfg(feature = "testing")]
 use kube::core::WatchEvent;
@@ -44,8 +44,9 @@ pub(super) async fn ask(
     if code.is_success() {
         return Ok(Answer { form, body });
     }
+    // The code stands without a body that is too long, or breaks off.
     let read = Limited::new(body, MAX_ERROR).collect().await;
-    let body = read.map_err(|error| Failure::Connection(kube::Error::Service(error)))?.to_bytes();
+    let body = read.map(Collected::to_bytes).unwrap_or_default();
     Err(Failure::refusal(status(form, &body).unwrap_or_else(|| {
         // A gateway's.
         let text = String::from_utf8_lossy(&body);

@@ -3,13 +3,18 @@
 //! The messages are those of `meta/v1` and `runtime` in `k8s.io/apimachinery`, as far as a client
 //! reads them.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use kube::core::{
     Status, TypeMeta, WatchEvent,
     response::StatusDetails,
     watch::{Bookmark, BookmarkMeta},
 };
-use prost::Message;
+use prost::{
+    Message,
+    encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
+};
 
 use super::decode::{DecodableObject, DecodeError, Fault, Item, Page, PageMetadata, WatchItem};
 
@@ -142,9 +147,77 @@ pub(super) fn event<T: DecodableObject>(bytes: Bytes) -> Result<WatchItem<T>, De
 /// fault is known.
 fn item<T: DecodableObject>(bytes: Bytes) -> Item<T> {
     let mut object = T::default();
-    let read = object.merge(bytes);
+    let mut read = object.merge(bytes.clone());
+    if let Some(mended) = read.as_ref().err().and_then(|_| with_readable_annotations(&bytes)) {
+        object = T::default();
+        read = object.merge(Bytes::from(mended));
+    }
     Item::new(
         object,
         read.map_err(|error| Fault { field: String::new(), message: error.to_string() }),
     )
+}
+
+/// Returns the object with a `?` in place of each byte of an annotation's value that is no UTF-8,
+/// `None` if there is none. The API server checks no values; in JSON, it replaces such bytes, too.
+fn with_readable_annotations(object: &[u8]) -> Option<Vec<u8>> {
+    let mut mended = object.to_vec();
+    // `metadata`, `annotations`, and the value of an entry.
+    for metadata in fields(object, 1) {
+        for annotation in fields(&object[metadata.clone()], 12) {
+            let start = metadata.start + annotation.start;
+            for value in fields(&object[start..metadata.start + annotation.end], 2) {
+                let value = &mut mended[start + value.start..start + value.end];
+                while let Err(error) = str::from_utf8(value) {
+                    value[error.valid_up_to()] = b'?';
+                }
+            }
+        }
+    }
+    (mended != object).then_some(mended)
+}
+
+/// Returns the places of a message's fields of this number that have a length.
+fn fields(message: &[u8], number: u32) -> Vec<Range<usize>> {
+    let (mut rest, mut found) = (message, Vec::new());
+    while let Ok((tag, wire_type)) = decode_key(&mut rest) {
+        let place = |rest: &[u8]| message.len() - rest.len();
+        if wire_type == WireType::LengthDelimited && tag == number {
+            let mut value = rest;
+            let Ok(length) = decode_varint(&mut value) else { break };
+            let start = place(value);
+            let end = usize::try_from(length).ok().and_then(|length| start.checked_add(length));
+            found.extend(end.map(|end| start..end));
+        }
+        if skip_field(wire_type, tag, &mut rest, DecodeContext::default()).is_err() {
+            found.retain(|field| field.end <= message.len());
+            break;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::objects::{Object, Service};
+
+    use super::*;
+
+    #[test]
+    fn annotations_need_not_be_text() {
+        // metadata {name: "a", annotations: {"k": "x\xff\xc3", "l": "y"}}, spec {clusterIP: "1"}
+        let object = b"\x0a\x15\x0a\x01ab\x08\x0a\x01k\x12\x03x\xff\xc3b\x06\x0a\x01l\x12\x01y\x12\x03\x1a\x011";
+        let Ok(Object::Service(service)) = item::<Service>(Bytes::from_static(object)).content
+        else {
+            panic!()
+        };
+        assert_eq!(service.metadata.annotations["k"], "x??");
+        assert_eq!(service.spec.cluster_ip, "1");
+        // Nothing else is mended, and nothing panics on what is cut.
+        let name = b"\x0a\x03\x0a\x01\xff";
+        assert!(item::<Service>(Bytes::from_static(name)).content.is_err());
+        for end in 0..object.len() {
+            let _ = item::<Service>(Bytes::from_static(&object[..end]));
+        }
+    }
 }
