@@ -272,8 +272,8 @@ pub fn run(
             process::end_as_terminated()
         }
         (Some(error @ RunError::ConfigurationChanged), Some(limit)) => {
-            tracing::info!(?limit, "Waiting for the end of connections before the restart");
             process::end_by_next_term();
+            tracing::info!(?limit, "Waiting for the end of connections before the restart");
             drain_within(proxy, limit);
             error
         }

@@ -420,9 +420,10 @@ fn content_type(client: &ClientConnection) -> ContentType {
     let ClientConnection { accept_content_types, content_type, .. } = client;
     let accepted =
         if accept_content_types.is_empty() { content_type } else { accept_content_types };
-    match accepted.contains("application/vnd.kubernetes.protobuf") {
-        true => ContentType::Protobuf,
-        false => ContentType::Json,
+    let find = |name| accepted.find(name);
+    match (find("application/vnd.kubernetes.protobuf"), find("application/json")) {
+        (Some(protobuf), json) if json.is_none_or(|json| protobuf < json) => ContentType::Protobuf,
+        _ => ContentType::Json,
     }
 }
 

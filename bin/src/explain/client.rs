@@ -102,14 +102,23 @@ pub fn services(path: &Path) -> Result<Snapshot, ClientError> {
     Ok(snapshot::read(BufReader::new(send(path, &Request::Services)?))?)
 }
 
-/// Returns the command line of the proxy, if this process may read it.
+/// Returns the command line of the proxy, if the proxy is the same user's, whose words can be
+/// trusted, and sees the same files.
 pub fn command_line(path: &Path) -> io::Result<Vec<OsString>> {
     let stream = UnixStream::connect(path)?;
     stream.set_nonblocking(true)?;
     let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
     let _entered = runtime.enter();
     // A process of another PID namespace has no number here.
-    let proxy = tokio::net::UnixStream::from_std(stream)?.peer_cred()?.pid().unwrap_or(0);
+    let peer = tokio::net::UnixStream::from_std(stream)?.peer_cred()?;
+    let proxy = peer.pid().unwrap_or(0);
+    let see_the_same = ["ns/mnt", "cwd"].iter().try_fold(true, |same, name| {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/{name}"));
+        io::Result::Ok(same && of(&proxy.to_string())? == of("self")?)
+    })?;
+    if peer.uid() != rustix::process::geteuid().as_raw() || !see_the_same {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     let line = fs::read(format!("/proc/{proxy}/cmdline"))?;
     let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
     Ok(words.map(|word| OsStr::from_bytes(word).to_owned()).collect())

@@ -15,7 +15,7 @@ use self::fields::{Change, Effect};
 use crate::config::{
     ConfigError, Loaded,
     flags::Flags,
-    settings::Settings,
+    settings::{ConntrackSettings, Settings},
     v1alpha1::KubeProxyConfiguration,
     watch::{self as config_watch, Content},
 };
@@ -90,6 +90,8 @@ pub struct Reloader {
     warnings: Vec<String>,
     /// The doubts about the last file that was checked, which are in the log already.
     doubts: Vec<String>,
+    /// The settings of connection tracking that the kernel has; `None` if unknown, after a failure.
+    conntrack: Option<ConntrackSettings>,
     parts: LiveParts,
 }
 
@@ -98,7 +100,8 @@ impl Reloader {
     /// configuration that `flags` led to.
     pub fn new(flags: Flags, loaded: &Loaded, settings: Settings, parts: LiveParts) -> Self {
         let (config, warnings) = (loaded.config.clone(), loaded.warnings.clone());
-        Self { flags, config, settings, warnings, doubts: Vec::new(), parts }
+        let conntrack = settings.conntrack;
+        Self { flags, config, settings, warnings, doubts: Vec::new(), conntrack, parts }
     }
 
     /// Applies changes of the file until a change requires a restart. Waits for ever if there is no
@@ -189,9 +192,11 @@ impl Reloader {
 
     /// Makes the settings of connection tracking that a file changes, before the rest of the file
     /// is applied. Returns the failure that would end the next start, too.
-    async fn set_conntrack(&self, settings: &Settings) -> Result<(), Rejection> {
+    async fn set_conntrack(&mut self, settings: &Settings) -> Result<(), Rejection> {
         let Some(conntrack) = settings.conntrack else { return Ok(()) };
-        if self.settings.conntrack == Some(conntrack) {
+        // Those of a file that was rejected may be made in part.
+        if self.conntrack.take() == Some(conntrack) {
+            self.conntrack = Some(conntrack);
             return Ok(());
         }
         let set = move || sysctl::Kernel::default().set_conntrack(&conntrack);
@@ -202,8 +207,12 @@ impl Reloader {
                 tracing::error!(%err, "Failed to set conntrack limits and timeouts");
                 Ok(())
             }
+            Ok(Ok(())) => {
+                self.conntrack = Some(conntrack);
+                Ok(())
+            }
             // After a panic the start decides.
-            Ok(Ok(())) | Err(_) => Ok(()),
+            Err(_) => Ok(()),
         }
     }
 
