@@ -157,6 +157,8 @@ fn traffic_goes_on_while_the_api_server_is_gone_silent_or_another_one() {
     // Another token counts, and is in the file a moment later.
     server.set_token("another");
     faults.cut_connections();
+    let is_refused = |line: &str| line.contains("Unauthorized") && line.contains("EndpointSlice");
+    until("the old token is refused", || rig.proxy.log().lines().any(is_refused));
     apply(slice("moving", "10.244.1.10"));
     thread::sleep(Duration::from_millis(500));
     moved_to(&mut rig, "d");
