@@ -10,10 +10,9 @@ use async_trait::async_trait;
 use switchyard_core::{
     model::PerFamily,
     proxier::{Mode, Probed, Proxier},
-    testing::{endpoint, service, slice, until},
+    testing::{service, until},
     transition::Transition,
 };
-use test_netns::in_namespace;
 use tokio::{
     sync::mpsc::{Receiver, channel},
     time::timeout,
@@ -193,21 +192,6 @@ async fn everybody_hears_of_a_panic_and_the_rules_can_be_removed() {
     assert!(matches!(proxy.apply(web(3)), Err(EngineError::Ended)));
     Arc::into_inner(proxy).unwrap().clean_up().unwrap();
     assert_eq!(fake.clean_ups.load(SeqCst), 1);
-}
-
-/// Without the thread, flows to endpoints that are gone would go on.
-#[test]
-fn a_panic_while_flows_are_ended_is_noticed() {
-    in_namespace(|| {
-        let builder = builder(&Fake::new(Profile::new(Mode::new("fake")))).conntrack(true);
-        let proxy = builder.on_reconciled(|_| panic!("as asked")).start().unwrap();
-        let dns = service("dns", "10.0.0.1").port("", "UDP", 53).object();
-        let endpoints = slice("dns", "a").port("", "UDP", 53).endpoint(endpoint("10.1.0.1", "n"));
-        proxy.replace(Kind::Service, [dns]).unwrap();
-        proxy.replace(Kind::EndpointSlice, [endpoints.object()]).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async { timeout(PATIENCE, proxy.ended()).await.unwrap() });
-    });
 }
 
 /// Returns a handle of no proxy, and its inputs.

@@ -16,6 +16,8 @@ use switchyard::{
     objects::{EndpointSlice, Kind, Service},
 };
 use switchyard_core::testing::until;
+use test_netns::wait::PATIENCE;
+use tokio::time::timeout;
 
 const NODE: &str = "node-1";
 
@@ -131,6 +133,19 @@ fn parts_that_are_left_out_do_nothing() {
             proxy.clean_up().unwrap();
         });
     }
+}
+
+/// Without the thread, flows to endpoints that are gone would go on.
+#[test]
+fn a_panic_while_flows_are_ended_is_noticed() {
+    in_namespace(|| {
+        let spec = json!({"ports": [{"name": "u", "port": 53, "protocol": "UDP"}]});
+        let panics = |builder: Builder| builder.on_reconciled(|_| panic!("as asked"));
+        let proxy = serve(service("10.96.0.10", spec), slice("192.0.2.1"), panics);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let ended = runtime.block_on(async { timeout(PATIENCE, proxy.ended()).await });
+        ended.unwrap();
+    });
 }
 
 /// The answer of the health check node port.
