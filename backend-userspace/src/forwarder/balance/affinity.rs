@@ -153,6 +153,8 @@ mod tests {
         affinity.remember(client(10), endpoint(1), TIMEOUT, start + TIMEOUT);
         assert_eq!((affinity.clients.len(), affinity.order.len()), (1, 1));
         affinity.remember(client(11), endpoint(2), TIMEOUT, start + TIMEOUT);
+        affinity.forget(client(10), endpoint(2));
+        assert_eq!(affinity.clients.len(), 2, "the client is at another endpoint by now");
         affinity.forget(client(10), endpoint(1));
         affinity.retain(|address| address != endpoint(2));
         assert!(affinity.clients.is_empty() && affinity.order.is_empty());
