@@ -121,7 +121,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the kernel had no memory for it, which says nothing about the operation.
+    /// Whether the kernel had no memory for it, which is no fault of the operation.
     pub fn lacks_memory(&self) -> bool {
         matches!(self.errno, Some(libc::ENOMEM | libc::ENOBUFS))
     }

@@ -9,8 +9,7 @@ use serde::{Deserialize, Deserializer};
 /// read are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Message)]
 pub struct Timestamp {
-    /// Seconds since 1970; 0 if unknown, as in the empty message that
-    /// stands for `null`.
+    /// Seconds since 1970; 0 if unknown, as in the empty message that stands for `null`.
     #[prost(int64, tag = "1")]
     seconds: i64,
 }

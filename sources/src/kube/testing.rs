@@ -6,13 +6,12 @@ use hyper::{Request, Response};
 use kube::{Client, client::Body};
 use tower::{BoxError, Service};
 
-use super::client::RetryAfter;
 pub use crate::kube::{
     client::has_credentials,
     watch::{decode_item, read_answer},
 };
 
-/// Returns a client whose requests a service answers, with the pauses that the service asks for.
+/// Returns a client whose requests a service answers.
 pub fn client_of<S, B>(server: S) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
@@ -21,5 +20,5 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    Client::new(RetryAfter(server), "default")
+    Client::new(server, "default")
 }

@@ -224,7 +224,7 @@ fn from_kubeconfig(
     Ok(config)
 }
 
-/// Takes out the empty fields, which client-go does not tell from absent ones.
+/// Takes out the empty fields, which are as absent ones to client-go.
 fn unset_empty(cluster: &mut Cluster, user: &mut AuthInfo, kubeconfig: &Path) {
     let texts = [
         &mut cluster.certificate_authority_data,

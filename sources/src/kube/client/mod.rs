@@ -6,7 +6,6 @@ mod observed;
 mod plugin;
 mod proxy;
 mod renewal;
-mod retry_after;
 mod token;
 
 use std::{error::Error, io, path::PathBuf, time::Duration};
@@ -21,7 +20,6 @@ use tracing::warn;
 
 #[cfg(feature = "testing")]
 pub use self::plugin::has_credentials;
-pub(super) use self::retry_after::RetryAfter;
 use self::{access::Access, observed::Observed, renewal::Renewing};
 use crate::kube::{config::KubeConfig, watch::Pauses};
 
@@ -131,5 +129,5 @@ async fn with_access(access: Access, config: &KubeConfig) -> Result<Client, Clie
     let renewing =
         task::spawn_blocking(|| Renewing::new(access)).await.map_err(ClientError::Ended)??;
     let service = Observed::new(renewing, config.observer.clone());
-    Ok(Client::new(RetryAfter(service), namespace))
+    Ok(Client::new(service, namespace))
 }

@@ -5,7 +5,11 @@ use std::{error::Error, io};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, stream};
 use http_body_util::{BodyExt, Collected, Limited};
-use hyper::{Request, header::ACCEPT};
+use hyper::{
+    Request,
+    header::{ACCEPT, RETRY_AFTER},
+    http::response::Parts,
+};
 #[cfg(feature = "testing")]
 use kube::core::WatchEvent;
 use kube::{Client, client::Body, core::Status};
@@ -15,7 +19,7 @@ use tokio_util::codec::{AnyDelimiterCodec, Decoder, LengthDelimitedCodec};
 
 use super::{
     decode::{self, DecodableObject, DecodeError, Page, WatchItem},
-    failure::Failure,
+    failure::{Failure, details},
     protobuf,
 };
 use crate::kube::content_type::ContentType;
@@ -39,27 +43,36 @@ pub(super) async fn ask(
 ) -> Result<Answer, Failure> {
     request.headers_mut().insert(ACCEPT, form.accepted());
     let answer = client.send(request.map(Body::from)).await?;
-    let (form, code) = (ContentType::of(&answer), answer.status());
-    let body = answer.into_body();
-    if code.is_success() {
+    let form = ContentType::of(&answer);
+    let (head, body) = answer.into_parts();
+    if head.status.is_success() {
         return Ok(Answer { form, body });
     }
-    // The code stands without a body that is too long, or breaks off.
+    // The head stands without a body that is too long, or breaks off.
     let read = Limited::new(body, MAX_ERROR).collect().await;
-    let body = read.map(Collected::to_bytes).unwrap_or_default();
-    Err(Failure::refusal(status(form, &body).unwrap_or_else(|| {
-        // A gateway's.
-        let text = String::from_utf8_lossy(&body);
-        Status::failure(text.trim(), "").with_code(code.as_u16())
-    })))
+    Err(Failure::refusal(status(&head, form, read.map(Collected::to_bytes).unwrap_or_default())))
 }
 
-/// Returns the status of a request that failed.
-fn status(form: ContentType, body: &Bytes) -> Option<Status> {
-    match form {
+/// Returns the status of a request that failed. The API server's priority and fairness, and
+/// gateways, answer in plain text; the seconds to wait are in the header alone then.
+fn status(head: &Parts, form: ContentType, body: Bytes) -> Status {
+    let read = match form {
         ContentType::Protobuf => protobuf::status(body.clone()).ok(),
-        ContentType::Json => serde_json::from_slice(body).ok(),
+        ContentType::Json => serde_json::from_slice(&body).ok(),
+    };
+    let mut status = read.unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(&body);
+        Status::failure(text.trim(), "").with_code(head.status.as_u16())
+    });
+    let header = head.headers.get(RETRY_AFTER);
+    let seconds = header.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    if let Some(seconds) = seconds {
+        let details = status.details.get_or_insert_with(|| details(0));
+        if details.retry_after_seconds == 0 {
+            details.retry_after_seconds = seconds;
+        }
     }
+    status
 }
 
 impl Answer {
@@ -185,5 +198,29 @@ pub fn read_answer(answer: &[u8]) -> usize {
     match protobuf::event::<EndpointSlice>(bytes()).or_else(|_| decode::event(answer)) {
         Ok(WatchEvent::Bookmark(bookmark)) => usize::from(decode::ends_list(&bookmark)),
         read => usize::from(read.is_ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Response;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_seconds_of_its_header() {
+        let read = |code, seconds: u32, body: &'static [u8]| {
+            let answer = Response::builder().status(code).header(RETRY_AFTER, seconds).body(());
+            let (head, ()) = answer.unwrap().into_parts();
+            let status = status(&head, ContentType::Json, body.into());
+            (status.code, status.message, status.details.unwrap().retry_after_seconds)
+        };
+        let text = b"Too many requests, please try again later.\n";
+        let message = "Too many requests, please try again later.".to_owned();
+        assert_eq!(read(429, 3, text), (429, message, 3));
+        let status = br#"{"kind":"Status","code":503,"message":"m"}"#;
+        assert_eq!(read(503, 7, status), (503, "m".to_owned(), 7));
+        let status = br#"{"code":503,"message":"m","details":{"retryAfterSeconds":2}}"#;
+        assert_eq!(read(503, 7, status), (503, "m".to_owned(), 2));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{error::Error, time::Duration};
 
-use kube::core::Status;
+use kube::core::{Status, response::StatusDetails};
 
 use super::decode::DecodeError;
 
@@ -147,6 +147,18 @@ impl Failure {
             .and_then(|status| status.details.as_ref())
             .map_or(0, |details| details.retry_after_seconds);
         Duration::from_secs(u64::from(seconds)).min(MAX_RETRY_AFTER)
+    }
+}
+
+/// Returns the details of a status that has these seconds to wait alone.
+pub(super) fn details(retry_after_seconds: u32) -> StatusDetails {
+    StatusDetails {
+        name: String::new(),
+        group: String::new(),
+        kind: String::new(),
+        uid: String::new(),
+        causes: Vec::new(),
+        retry_after_seconds,
     }
 }
 

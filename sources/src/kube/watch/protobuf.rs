@@ -8,7 +8,6 @@ use std::ops::Range;
 use bytes::Bytes;
 use kube::core::{
     Status, TypeMeta, WatchEvent,
-    response::StatusDetails,
     watch::{Bookmark, BookmarkMeta},
 };
 use prost::{
@@ -16,7 +15,10 @@ use prost::{
     encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
 };
 
-use super::decode::{DecodableObject, DecodeError, Fault, Item, Page, PageMetadata, WatchItem};
+use super::{
+    decode::{DecodableObject, DecodeError, Fault, Item, Page, PageMetadata, WatchItem},
+    failure,
+};
 
 /// The bytes before each `Unknown` that is no part of another message.
 const MARK: &[u8] = b"k8s\0";
@@ -97,16 +99,9 @@ fn marked(kind: &str, bytes: Bytes) -> Result<Bytes, DecodeError> {
 /// Reads the status of a request that failed.
 pub(super) fn status(bytes: Bytes) -> Result<Status, DecodeError> {
     let Refusal { message, reason, details, code } = Refusal::decode(marked("Status", bytes)?)?;
-    let details = StatusDetails {
-        name: String::new(),
-        group: String::new(),
-        kind: String::new(),
-        uid: String::new(),
-        causes: Vec::new(),
-        retry_after_seconds: details.retry_after_seconds.try_into().unwrap_or(0),
-    };
+    let seconds = details.retry_after_seconds.try_into().unwrap_or(0);
     let status = Status::failure(&message, &reason).with_code(code.try_into().unwrap_or(0));
-    Ok(status.with_details(details))
+    Ok(status.with_details(failure::details(seconds)))
 }
 
 /// Reads a list, or a page of one.
@@ -181,17 +176,14 @@ fn with_readable_annotations(object: &[u8]) -> Option<Vec<u8>> {
 fn fields(message: &[u8], number: u32) -> Vec<Range<usize>> {
     let (mut rest, mut found) = (message, Vec::new());
     while let Ok((tag, wire_type)) = decode_key(&mut rest) {
-        let place = |rest: &[u8]| message.len() - rest.len();
-        if wire_type == WireType::LengthDelimited && tag == number {
-            let mut value = rest;
-            let Ok(length) = decode_varint(&mut value) else { break };
-            let start = place(value);
-            let end = usize::try_from(length).ok().and_then(|length| start.checked_add(length));
-            found.extend(end.map(|end| start..end));
-        }
+        let mut value = rest;
         if skip_field(wire_type, tag, &mut rest, DecodeContext::default()).is_err() {
-            found.retain(|field| field.end <= message.len());
             break;
+        }
+        let is_sought = wire_type == WireType::LengthDelimited && tag == number;
+        // Of what was skipped, the length comes first.
+        if is_sought && decode_varint(&mut value).is_ok() {
+            found.push(message.len() - value.len()..message.len() - rest.len());
         }
     }
     found
