@@ -112,11 +112,12 @@ pub fn command_line(path: &Path) -> io::Result<Vec<OsString>> {
     // A process of another PID namespace has no number here.
     let peer = tokio::net::UnixStream::from_std(stream)?.peer_cred()?;
     let proxy = peer.pid().unwrap_or(0);
-    let see_the_same = ["ns/mnt", "cwd"].iter().try_fold(true, |same, name| {
-        let of = |process: &str| fs::read_link(format!("/proc/{process}/{name}"));
-        io::Result::Ok(same && of(&proxy.to_string())? == of("self")?)
-    })?;
-    if peer.uid() != rustix::process::geteuid().as_raw() || !see_the_same {
+    let is_same = |name: &str| {
+        let own = fs::read_link(format!("/proc/self/{name}"))?;
+        io::Result::Ok(fs::read_link(format!("/proc/{proxy}/{name}"))? == own)
+    };
+    let is_own = peer.uid() == rustix::process::geteuid().as_raw();
+    if !(is_own && is_same("ns/mnt")? && is_same("cwd")?) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let line = fs::read(format!("/proc/{proxy}/cmdline"))?;
