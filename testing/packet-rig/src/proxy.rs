@@ -17,7 +17,7 @@ use crate::{
     netns::NetNs,
     spawn,
     subject::CommandLine,
-    wait::scaled,
+    wait::{PERIOD, scaled},
 };
 
 /// The address of the health server, inside the proxy's namespace.
@@ -267,7 +267,8 @@ impl Proxy {
                     end.join("\n")
                 )));
             }
-            thread::sleep(Duration::from_millis(5));
+            // Each look costs the proxy time, which an emulated machine has little of.
+            thread::sleep(scaled(PERIOD));
         }
     }
 

@@ -23,12 +23,9 @@ use crate::{
     shares::SharePlan,
     subject::{CommandLine, Subject},
     topology::{Place, Topology},
-    wait::scaled,
+    wait::{PATIENCE, scaled},
     workdir::WorkDir,
 };
-
-/// The time that the proxy has to program its first state.
-const READY: Duration = Duration::from_secs(20);
 
 /// The time for which a probe is repeated, from its beginning, until the outcome is as expected.
 /// Enough for two answers that are lost during a change, each of which costs the patience of a
@@ -119,7 +116,7 @@ impl Rig {
 
     /// Waits until the proxy has programmed something.
     pub fn wait_ready(&mut self) -> Result<()> {
-        self.proxy.wait_ready(scaled(READY))
+        self.proxy.wait_ready(scaled(PATIENCE))
     }
 
     /// Starts the proxy again, and waits until it has programmed something.
