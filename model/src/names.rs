@@ -1,6 +1,6 @@
 //! Protocols, and the names of Services and their ports.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{cmp::Ordering, fmt, str::FromStr, sync::Arc};
 
 use crate::{IpFamily, words};
 
@@ -50,26 +50,75 @@ impl FromStr for Protocol {
     }
 }
 
-/// Namespace and name of a Service. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Namespace and name of a Service. Cheap to clone. Ordered by the namespace first.
+#[derive(Clone, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "Parts", from = "Parts"))]
 pub struct ServiceName {
-    /// The namespace.
-    pub namespace: Arc<str>,
-    /// The name.
-    pub name: Arc<str>,
+    /// Both, with a slash between them: one text, as a dozen tables have the name of each Service.
+    text: Arc<str>,
 }
 
 impl ServiceName {
-    /// The Service `name` in `namespace`.
+    /// The Service `name` in `namespace`, which has no slash.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self { text: [namespace, "/", name].concat().into() }
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        self.parts().0
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        self.parts().1
+    }
+
+    /// The namespace and the name.
+    pub fn parts(&self) -> (&str, &str) {
+        self.text.split_once('/').unwrap_or(("", &self.text))
+    }
+}
+
+impl PartialOrd for ServiceName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ServiceName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.parts().cmp(&other.parts())
+    }
+}
+
+/// A [`ServiceName`] as it is serialized.
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Parts {
+    namespace: String,
+    name: String,
+}
+
+#[cfg(feature = "serde")]
+impl From<ServiceName> for Parts {
+    fn from(service: ServiceName) -> Self {
+        let (namespace, name) = service.parts();
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<Parts> for ServiceName {
+    fn from(Parts { namespace, name }: Parts) -> Self {
+        Self::new(&namespace, &name)
     }
 }
 
 impl fmt::Display for ServiceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+        f.write_str(&self.text)
     }
 }
 

@@ -272,7 +272,7 @@ impl Subject for IpvsSubject {
         let family = match part {
             Some(RefusedPart::Family(family)) => Some(*family),
             Some(RefusedPart::Port(id)) => {
-                assert!(id.family == IpFamily::V4 && &*id.name.service.name == "dual", "{id}");
+                assert!(id.family == IpFamily::V4 && id.name.service.name() == "dual", "{id}");
                 run(&format!("ip address add {SUBNET} dev {OTHER_DEVICE}"));
                 None
             }

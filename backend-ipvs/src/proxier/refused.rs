@@ -306,7 +306,7 @@ mod tests {
         let tracker = tracker();
         let state = tracker.state();
         let is_dual = |port: &&ResolvedPort| {
-            port.id.family == family && &*port.id.name.service.name == "dual"
+            port.id.family == family && port.id.name.service.name() == "dual"
         };
         let port = state.service_ports.values().find(is_dual).unwrap();
         let mut found: Option<(Selector, Server)> = None;

@@ -58,7 +58,7 @@ pub(crate) fn service_port_base(name: &ServicePortName) -> String {
 }
 
 fn path(ServicePortName { service, port, protocol }: &ServicePortName) -> String {
-    format!("{}/{}/{}/{port}", service.namespace, service.name, protocol.as_lower())
+    format!("{service}/{}/{port}", protocol.as_lower())
 }
 
 /// The part of a name that identifies an endpoint of a Service port: `HASH-...__address/port`.

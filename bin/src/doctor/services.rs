@@ -157,8 +157,7 @@ pub(super) fn probe(known: &Known) -> Outcome {
         Err(reason) => return Outcome::NotMade(reason.clone()),
     };
     let address = |(namespace, name): (&str, &str)| {
-        let is_meant =
-            |one: &&KnownService| &*one.name.namespace == namespace && &*one.name.name == name;
+        let is_meant = |one: &&KnownService| one.name.parts() == (namespace, name);
         let service = picture.services.iter().find(is_meant)?;
         frontends(service).find_map(|(_, protocol, at, port)| match at {
             FrontendAddress::ClusterIp(ip) if protocol == Protocol::Tcp => {

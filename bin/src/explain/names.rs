@@ -159,7 +159,7 @@ async fn from_cluster(
     pacer: &Pacer,
     service: &ServiceName,
 ) -> Result<Names, Failure> {
-    let ServiceName { namespace, name } = service;
+    let (namespace, name) = service.parts();
     let slices = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
     let of_service = ListParams::default().labels(&format!("{SERVICE}={name}"));
     let services = format!("/api/v1/namespaces/{namespace}/services");
@@ -181,7 +181,7 @@ async fn from_cluster(
 /// # Errors
 /// If the directory cannot be read. What cannot be decoded has no names.
 pub fn from_directory(directory: &Path, service: &ServiceName) -> Result<Names, Failure> {
-    let slices = manifests::read_documents::<Slice>(directory, &service.name)?;
+    let slices = manifests::read_documents::<Slice>(directory, service.name())?;
     Ok(Names { endpoints: names(slices, service), service_seconds: None })
 }
 
@@ -237,8 +237,8 @@ impl Slice {
         let Some(Metadata { namespace, labels: Some(labels), .. }) = &self.metadata else {
             return false;
         };
-        namespace.as_deref().unwrap_or("default") == &*service.namespace
-            && labels.get(SERVICE).is_some_and(|name| **name == *service.name)
+        namespace.as_deref().unwrap_or("default") == service.namespace()
+            && labels.get(SERVICE).is_some_and(|name| **name == *service.name())
     }
 
     /// The age of the change that it reflects.

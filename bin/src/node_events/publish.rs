@@ -181,8 +181,8 @@ impl Publisher {
         let (kind, namespace, name, uid) = match regarding {
             EventTarget::Node => ("Node", None, &*self.node_name, None),
             EventTarget::Service(service) => {
-                let ServiceName { namespace, name } = service;
-                ("Service", Some(namespace.to_string()), &**name, self.uid(service).await)
+                let (namespace, name) = service.parts();
+                ("Service", Some(namespace.to_owned()), name, self.uid(service).await)
             }
         };
         ObjectReference {
@@ -199,9 +199,9 @@ impl Publisher {
     /// requested when it is needed, because no other part of the program uses it. The request is a
     /// list: the role `system:node-proxier` may list Services, but not get them.
     async fn uid(&self, service: &ServiceName) -> Option<String> {
-        let api: Api<Service> = Api::namespaced(self.client.clone(), &service.namespace);
+        let api: Api<Service> = Api::namespaced(self.client.clone(), service.namespace());
         let parameters =
-            ListParams::default().fields(&format!("metadata.name={}", service.name)).limit(1);
+            ListParams::default().fields(&format!("metadata.name={}", service.name())).limit(1);
         self.pacer.permit("GET").await;
         let listed = time::timeout(UID_TIMEOUT, api.list_metadata(&parameters)).await;
         match listed {

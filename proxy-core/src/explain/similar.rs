@@ -12,8 +12,8 @@ pub(super) fn similar<'n>(
     names: impl Iterator<Item = &'n ServiceName>,
 ) -> Vec<ServiceName> {
     let resembles = |name: &&ServiceName| {
-        name.name == wanted.name
-            || name.namespace == wanted.namespace && is_near(&name.name, &wanted.name)
+        name.name() == wanted.name()
+            || name.namespace() == wanted.namespace() && is_near(name.name(), wanted.name())
     };
     let mut found: Vec<ServiceName> = names.filter(resembles).cloned().collect();
     found.sort_unstable();

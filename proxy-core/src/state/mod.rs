@@ -63,9 +63,7 @@ impl State {
     /// program first, in any order: those of `default/kubernetes` and `kube-system/kube-dns`.
     pub fn urgent_ports(&self) -> impl Iterator<Item = &Arc<ResolvedServicePort>> {
         let is_urgent = |service: &ServiceName| {
-            URGENT_SERVICES.iter().any(|(namespace, name)| {
-                *service.namespace == **namespace && *service.name == **name
-            })
+            URGENT_SERVICES.iter().any(|(namespace, name)| service.parts() == (*namespace, *name))
         };
         self.service_ports.values().filter(move |port| is_urgent(&port.id.name.service))
     }

@@ -550,7 +550,7 @@ impl Tracker {
 fn service_key(name: &ServiceName) -> ObjectKey {
     ObjectKey {
         kind: Kind::Service,
-        namespace: name.namespace.to_string(),
-        name: name.name.to_string(),
+        namespace: name.namespace().to_owned(),
+        name: name.name().to_owned(),
     }
 }

@@ -61,7 +61,7 @@ impl TableMetrics {
         self.series.stuck.reset();
         let Some(shares) = shares else { return };
         for (service, entries) in &shares.largest {
-            set(&self.series.services, &[&service.namespace, &service.name], *entries);
+            set(&self.series.services, &[service.namespace(), service.name()], *entries);
         }
         set(&self.series.elsewhere, &["service"], shares.others);
         set(&self.series.elsewhere, &["elsewhere"], shares.elsewhere);

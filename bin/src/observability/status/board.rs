@@ -137,9 +137,9 @@ impl Inner {
     fn not_as_asked(&self) -> Vec<NotAsAsked> {
         // What is refused is reported with the Service, too.
         let is_known = |port: &ServicePortId, reason: &str| {
-            let ServiceName { namespace, name } = &port.name.service;
+            let (namespace, name) = port.name.service.parts();
             self.refused.iter().any(|(key, because)| {
-                key.name == **name && key.namespace == **namespace && because.contains(reason)
+                key.name == name && key.namespace == namespace && because.contains(reason)
             })
         };
         let degraded = self.degraded.iter().filter(|(port, because)| !is_known(port, because));
@@ -178,8 +178,8 @@ impl Inner {
             self.degraded.remove(port.id);
             // What was refused is out of the state until it is accepted.
             if port.after.is_some() && !self.refused.is_empty() {
-                let ServiceName { namespace, name } = &port.id.name.service;
-                self.refused.retain(|key, _| key.name != **name || key.namespace != **namespace);
+                let (namespace, name) = port.id.name.service.parts();
+                self.refused.retain(|key, _| key.name != name || key.namespace != namespace);
             }
         }
         for degraded in &outcome.report.degraded {
@@ -299,7 +299,7 @@ mod tests {
         for (port, reason) in [(&web, "line 17"), (&dns, "it is spread otherwise")] {
             report.degraded.push(DegradedPort { port: port.clone(), reason: reason.to_owned() });
         }
-        let ServiceName { namespace, name } = &web.name.service;
+        let (namespace, name) = web.name.service.parts();
         let key = ObjectKey {
             kind: Kind::Service,
             namespace: namespace.to_string(),

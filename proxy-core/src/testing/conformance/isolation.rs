@@ -119,7 +119,7 @@ fn begin<S: Subject>(
     }
     let ports = &proxy.tracker.state().service_ports;
     let is_wanted =
-        |id: &&ServicePortId| id.family == IpFamily::V4 && &*id.name.service.name == "dual";
+        |id: &&ServicePortId| id.family == IpFamily::V4 && id.name.service.name() == "dual";
     ports.keys().find(is_wanted).expect("the port of dual").clone()
 }
 

@@ -117,7 +117,7 @@ impl Proxier for Recorder {
             log.add("sync".to_owned());
             let at = self.start.elapsed().as_millis();
             for port in change.ports().filter_map(|change| change.after) {
-                if *port.id.name.service.name == *log.degrades {
+                if *port.id.name.service.name() == *log.degrades {
                     let (port, reason) = (port.id.clone(), "odd".to_owned());
                     report.degraded.push(DegradedPort { port, reason });
                 }

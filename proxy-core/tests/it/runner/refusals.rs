@@ -52,7 +52,7 @@ impl Proxier for Refusing {
         }
         let mut seen = self.seen.lock().unwrap();
         let ports = &change.after().service_ports;
-        let mut names: Vec<_> = ports.keys().map(|id| id.name.service.name.to_string()).collect();
+        let mut names: Vec<_> = ports.keys().map(|id| id.name.service.name().to_owned()).collect();
         names.sort();
         seen.attempts.push((self.start.elapsed().as_millis(), names));
         seen.modes.push((change.is_resync(), change.programs(IpFamily::V6)));
@@ -61,7 +61,7 @@ impl Proxier for Refusing {
         let reason = format!("line {}: full", seen.attempts.len());
         parts.ports = ports
             .keys()
-            .filter(|id| seen.refused_services.contains(&*id.name.service.name))
+            .filter(|id| seen.refused_services.contains(id.name.service.name()))
             .map(|id| DegradedPort { port: id.clone(), reason: reason.clone() })
             .take(if seen.is_slow { 1 } else { usize::MAX })
             .collect();
@@ -157,7 +157,7 @@ async fn a_refused_port_is_left_out_and_tried_again() {
         let growing = [0, 200, 600, 1_400, 3_000, 6_200, 12_600, 25_400, 51_000, 102_200, 162_200];
         assert_eq!(with, growing, "{times:?}");
         assert_eq!(seen.failed, 0);
-        assert!(seen.degraded.iter().all(|degraded| &*degraded[0].port.name.service.name == "s2"));
+        assert!(seen.degraded.iter().all(|degraded| degraded[0].port.name.service.name() == "s2"));
         // The number in the reason is the newest, and makes no new problem.
         let newest = format!("line {}: full", seen.attempts.len() - 1);
         assert_eq!(seen.degraded.last().unwrap()[0].reason, newest);

@@ -52,7 +52,7 @@ impl Handler for ServiceHealthHandler {
 
 /// Returns the body. Names of Services need no escaping, since the tracker has validated them.
 fn body(service: &ServiceName, count: usize, healthy: bool) -> String {
-    let ServiceName { namespace, name } = service;
+    let (namespace, name) = service.parts();
     format!(
         "{{\n\
          \t\"service\": {{\n\

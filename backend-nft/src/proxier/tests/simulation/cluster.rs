@@ -138,7 +138,7 @@ impl Cluster {
 
     pub(super) fn delete_service(&mut self, service: &ServiceName) {
         self.keep_backup();
-        self.server.store().delete(Resource::Services, &service.namespace, &service.name);
+        self.server.store().delete(Resource::Services, service.namespace(), service.name());
     }
 
     fn keep_backup(&mut self) {
