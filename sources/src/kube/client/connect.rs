@@ -29,6 +29,9 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 /// The most time that it may take to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most bytes that a connection reads ahead: each watch keeps the buffer that its list has
+/// filled.
+const READ_BUFFER: usize = 64 << 10;
 /// The time that a connection is idle before the other end is probed, as Go's.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The time to wait for the answer to a probe.
@@ -93,6 +96,10 @@ where
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
+        .service(
+            legacy::Client::builder(TokioExecutor::new())
+                .http1_max_buf_size(READ_BUFFER)
+                .build(connector),
+        );
     Ok(Client::new(service, config.default_namespace.clone()))
 }
