@@ -8,7 +8,7 @@ use std::{
 use switchyard_core::{objects::Event, testing::ManyServices, track::Tracker};
 
 /// The most bytes that a Service with one port and one slice may take.
-const A_SERVICE: usize = 1_150;
+const A_SERVICE: usize = 1_100;
 /// The most bytes that an endpoint may take.
 const AN_ENDPOINT: usize = 90;
 const SERVICES: usize = 3_000;

@@ -34,15 +34,18 @@ impl ListenerKey {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Contender {
     rank: u8,
-    /// Services of unknown age come last.
-    age_unknown: bool,
+    /// In the far future if it is unknown.
     created: Timestamp,
     id: ServicePortId,
 }
 
 impl Contender {
     pub(crate) fn new(id: &ServicePortId, at: FrontendAddress, created: Timestamp) -> Self {
-        Self { rank: rank(at), age_unknown: created.is_unknown(), created, id: id.clone() }
+        let created = match created.is_unknown() {
+            true => Timestamp::from_seconds(i64::MAX),
+            false => created,
+        };
+        Self { rank: rank(at), created, id: id.clone() }
     }
 
     pub(crate) fn id(&self) -> &ServicePortId {
