@@ -2,7 +2,12 @@
 //! of those with ClientIP affinity or source ranges, and of those whose endpoints take turns.
 //! Chains have upstream's names where upstream has them too.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use switchyard_core::{
@@ -32,7 +37,7 @@ pub(crate) struct PortObjects {
     /// Elements of the table's sets and maps, but for slots.
     pub(crate) elements: Vec<(TableSet, Element)>,
     /// Elements of the table's sets that other Service ports may need, too.
-    pub(crate) counted: Vec<(TableSet, Key)>,
+    pub(crate) counted: Vec<CountedElement>,
     /// The slots that hold the endpoints.
     pub(crate) slots: Vec<SlotRange>,
     /// Chains of the table that the Service port needs.
@@ -83,6 +88,27 @@ impl SlotRange {
     }
 }
 
+/// An element that several Service ports may need: smaller than its key, as the backend remembers
+/// one for each Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CountedElement {
+    ClusterIp(IpAddr),
+    /// Of the endpoint at this address and port to itself.
+    HairpinConnection(IpAddr, Protocol, u16),
+}
+
+impl CountedElement {
+    pub(crate) fn set_and_key(self) -> (TableSet, Key) {
+        match self {
+            Self::ClusterIp(ip) => (TableSet::ClusterIps, Key::new().address(ip)),
+            Self::HairpinConnection(ip, protocol, port) => {
+                let key = Key::new().address(ip).address(ip).protocol(protocol).port(port);
+                (TableSet::HairpinConnections, key)
+            }
+        }
+    }
+}
+
 /// The objects of `port`, which may have had another timeout earlier.
 pub(crate) fn objects(
     port: &ResolvedServicePort,
@@ -101,10 +127,9 @@ pub(crate) fn objects(
     let here: BTreeSet<&Endpoint> =
         pools.chain(draining).filter(|endpoint| endpoint.may_be_local).collect();
     for endpoint in here {
-        let ip = endpoint.address.ip();
-        let key = Key::new().address(ip).address(ip).protocol(port.id.name.protocol);
-        let key = key.port(endpoint.address.port());
-        objects.counted.push((TableSet::HairpinConnections, key));
+        let (ip, port_number) = (endpoint.address.ip(), endpoint.address.port());
+        let protocol = port.id.name.protocol;
+        objects.counted.push(CountedElement::HairpinConnection(ip, protocol, port_number));
     }
     objects.chains.extend(source_ranges::chain(port));
     if let Some(ranges) = source_ranges::in_set(port) {
@@ -140,7 +165,7 @@ impl PortObjects {
     ) {
         let keys = FrontendKeys::new(port, frontend);
         if let FrontendAddress::ClusterIp(ip) = frontend.at {
-            self.counted.push((TableSet::ClusterIps, Key::new().address(ip)));
+            self.counted.push(CountedElement::ClusterIp(ip));
         }
         if frontend.allowed_sources.is_some() {
             let firewall = source_ranges::chain_name(&port.id.name);

@@ -16,10 +16,10 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::PortChange,
 };
-use switchyard_kernel::nftables::{ChainName, Key};
+use switchyard_kernel::nftables::ChainName;
 
 use super::now;
-use crate::layout::{lb_chains::LbChain, slots::Allocations, table::TableSet};
+use crate::layout::{lb_chains::LbChain, service_port::CountedElement, slots::Allocations};
 
 /// The contents of the kernel besides the state that was synced.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub(crate) struct LastSynced {
 #[derive(Debug, Default)]
 pub(crate) struct SyncedTable {
     /// The number of Service ports that need each element that several may need.
-    pub(crate) counts: HashMap<(TableSet, Key), i64>,
+    pub(crate) counts: HashMap<CountedElement, i32>,
     /// The number of Service ports' frontends, and of rules of the table, that need each chain;
     /// zero of a chain that is kept for later ones.
     pub(crate) lb_chains: BTreeMap<LbChain, i64>,
@@ -59,7 +59,7 @@ pub(crate) struct Update {
 #[derive(Default)]
 pub(crate) struct TableUpdate {
     /// By how many the Service ports that need an element have become more (or fewer).
-    pub(crate) counts: HashMap<(TableSet, Key), i64>,
+    pub(crate) counts: HashMap<CountedElement, i32>,
     /// By how many the needs of a chain have become more (or fewer).
     pub(crate) lb_chains: BTreeMap<LbChain, i64>,
     /// The chains that nothing needs, and that are not kept.

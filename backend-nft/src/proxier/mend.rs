@@ -192,7 +192,8 @@ impl Mend<'_> {
     fn wanted(&self, keys: &HashSet<(TableSet, Key)>) -> HashMap<(TableSet, Key), Element> {
         let family = self.context.family;
         let counts = &self.last.tables.get(family.into()).counts;
-        let counted = counts.keys().map(|(set, key)| (*set, Element::new(*key)));
+        let counted = counts.keys().map(|element| element.set_and_key());
+        let counted = counted.map(|(set, key)| (set, Element::new(key)));
         let of_node = table::elements(self.context);
         let frontends: HashSet<_> =
             keys.iter().map(|(set, key)| set.frontend(family, *key)).collect();

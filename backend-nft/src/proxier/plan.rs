@@ -31,7 +31,7 @@ use crate::layout::{
     affinity::RememberedPool,
     lb_chains::LbChain,
     names,
-    service_port::{self, Contents, PortSet, SlotRange},
+    service_port::{self, Contents, CountedElement, PortSet, SlotRange},
     slots::{Allocation, Allocations},
     source_ranges,
     table::{self, TableSet},
@@ -233,7 +233,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn counts(&mut self) -> &mut HashMap<(TableSet, Key), i64> {
+    fn counts(&mut self) -> &mut HashMap<CountedElement, i32> {
         &mut self.update.tables.get_mut(self.context.family.into()).counts
     }
 
@@ -268,8 +268,9 @@ impl<'a> Plan<'a> {
         let update = update.tables.get_mut(context.family.into());
         // Elements that several Service ports need are added with the first and deleted with the
         // last.
-        for (&(set, key), &change) in &update.counts {
-            let counts = synced.and_then(|table| table.counts.get(&(set, key)));
+        for (element, &change) in &update.counts {
+            let counts = synced.and_then(|table| table.counts.get(element));
+            let (set, key) = element.set_and_key();
             let before = counts.copied().unwrap_or_default();
             if before > 0 {
                 known.elements.push((set, Cow::Owned(Element::new(key))));

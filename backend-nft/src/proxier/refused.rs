@@ -187,7 +187,7 @@ fn needed(
     let port = service_port::objects(port, context, None);
     let name = |set: TableSet| set.definition(context.family).name.clone();
     let elements = port.elements.iter().map(|(set, element)| (*set, element.key));
-    let elements = elements.chain(port.counted.iter().copied());
+    let elements = elements.chain(port.counted.iter().map(|element| element.set_and_key()));
     let elements = elements.map(|(set, key)| Object::Element(name(set), key));
     let chains = port.chains.iter().map(|chain| chain.name.clone());
     let chains = chains.chain(port.lb_chains.iter().map(LbChain::name)).map(Object::Chain);
