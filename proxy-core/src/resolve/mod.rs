@@ -18,16 +18,13 @@ use self::{
     slow_start::GrowingShares,
 };
 use crate::{
-    model::{
-        HashMap, HashSet, IpFamily, LbAlgorithm, PerFamily, Protocol, ServicePortId,
-        ServicePortName,
-    },
+    model::{HashMap, HashSet, IpFamily, LbAlgorithm, Protocol, ServicePortId, ServicePortName},
     parsed::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,
     },
     proxier::Capabilities,
-    state::{Action, Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort},
+    state::{Action, Frontend, Pool, PoolKind, ResolvedServicePort},
 };
 
 /// The inputs of decisions about a Service besides the Service and its endpoints, in one family.
@@ -61,6 +58,15 @@ pub(crate) struct Endpoints<'s> {
     pub(crate) most: usize,
     /// The most slots of each frontend.
     pub(crate) most_slots: usize,
+    /// Whether a port had more endpoints than `most`.
+    pub(crate) is_limited: bool,
+    /// The number of endpoints that may still be looked at: ports whose slices differ have each
+    /// endpoint looked at again.
+    pub(crate) left: usize,
+    /// The number of ports that have no endpoints since too many were looked at before.
+    pub(crate) left_out: usize,
+    /// The ready endpoints on this node of all ports; `None` if nobody asks for them.
+    pub(crate) ready_here: Option<HashSet<IpAddr>>,
     /// The choices for ports so far, with numbers of [`pools::places`], by what decides each.
     pub(crate) chosen: HashMap<(Places, bool, bool, bool), Pools>,
 }
@@ -78,8 +84,8 @@ pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> Ser
 }
 
 /// Resolves one port of a Service in one family, and returns what the port asks for and does not
-/// get, and whether the port has more endpoints than it may have. `owns` returns whether a frontend
-/// belongs to this port, and not to another Service port that precedes it.
+/// get. `owns` returns whether a frontend belongs to this port, and not to another Service port
+/// that precedes it.
 pub(crate) fn resolve(
     id: &ServicePortId,
     service: &Service,
@@ -88,7 +94,7 @@ pub(crate) fn resolve(
     endpoints: &mut Endpoints<'_>,
     node: &NodeContext,
     owns: impl Fn(&Frontend) -> bool,
-) -> (ResolvedServicePort, UnsupportedFeatures, bool) {
+) -> (ResolvedServicePort, UnsupportedFeatures) {
     let external = service.is_externally_accessible(port, addresses, node.external_ips);
     let asked = service.lb_algorithm.map_or(node.lb_algorithm, |asked| asked.lb_algorithm);
     let weights = match asked {
@@ -170,23 +176,5 @@ pub(crate) fn resolve(
         frontends,
         id: id.clone(),
     };
-    (resolved, unsupported, pools.are_limited)
-}
-
-/// Returns the health check of a Service for load balancers, if the Service has one.
-pub(crate) fn health_check<'s>(
-    service: &Service,
-    slices: impl Iterator<Item = &'s Slice> + Clone,
-) -> Option<HealthCheck> {
-    let port = service.health_check?;
-    let count = |family| {
-        let slices: Vec<_> = slices.clone().filter(|slice| slice.family == family).collect();
-        let places = |port| pools::places(&id(service, port, family), &slices).0;
-        let places: HashSet<_> = service.ports.iter().map(places).collect();
-        let ready = places.iter().flat_map(|places| pools::local_ready(places, &slices));
-        ready.collect::<HashSet<_>>().len()
-    };
-    let local_endpoints =
-        PerFamily::from_fn(|family| service.addresses.get(family).is_some().then(|| count(family)));
-    Some(HealthCheck { port, local_endpoints })
+    (resolved, unsupported)
 }

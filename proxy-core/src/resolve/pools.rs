@@ -2,8 +2,8 @@
 //! to terminating endpoints (KEP-1669, KEP-2433, KEP-3015).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
-    net::{IpAddr, SocketAddr},
+    collections::{BTreeMap, BTreeSet, btree_map, hash_map},
+    net::SocketAddr,
 };
 
 use super::{
@@ -21,6 +21,7 @@ use crate::{
 };
 
 /// The endpoints that are chosen for a Service port.
+#[derive(Default)]
 pub(crate) struct Pools {
     /// Endpoints of the `Cluster` policy; empty if the port does not use that policy.
     pub(crate) cluster: Pool,
@@ -28,56 +29,73 @@ pub(crate) struct Pools {
     pub(crate) local: Pool,
     /// Whether any endpoint, on any node, could serve the port.
     pub(crate) has_any: bool,
-    /// Whether there were more endpoints than [`Endpoints::most`].
-    pub(crate) are_limited: bool,
     /// All endpoints that serve, whether or not they get new flows; empty if the backend does not
     /// end the connections of the others.
     serving: Pool,
 }
 
 impl Pools {
-    /// Chooses the endpoints of a Service port for the policies that the port uses.
+    /// Chooses the endpoints of a Service port for the policies that the port uses; none if more
+    /// would have to be looked at than [`Endpoints::left`].
     pub(crate) fn choose(
         id: &ServicePortId,
-        Endpoints { slices, growing, most, chosen, .. }: &mut Endpoints<'_>,
+        endpoints: &mut Endpoints<'_>,
         zone: Option<&str>,
         uses_cluster: bool,
         uses_local: bool,
         weights: Weights,
         drains_tcp: bool,
     ) -> Self {
+        let Endpoints {
+            slices, growing, most, is_limited, left, left_out, ready_here, chosen, ..
+        } = endpoints;
         let (places, numbers) = places(id, slices);
         let has_serving = id.name.protocol != Protocol::Tcp || drains_tcp;
-        let key = (places, uses_cluster, uses_local, has_serving);
-        let pools = chosen.entry(key).or_insert_with_key(|(places, ..)| {
-            let endpoints = candidates(places, slices);
-            let cluster = if uses_cluster { cluster_pool(&endpoints, zone) } else { Vec::new() };
-            let local = if uses_local {
-                ready_or_terminating(&endpoints, SliceEndpoint::is_local)
-            } else {
-                Vec::new()
-            };
-            let mut cut = HashSet::default();
-            let mut limited = |mut pool: Vec<Endpoint>| {
-                cut.extend(pool.drain((*most).min(pool.len())..).map(|e| e.address));
-                pool
-            };
-            let mut weighed = |pool| weigh(limited(pool), *growing, weights);
-            let (cluster, local) = (weighed(cluster), weighed(local));
-            let has_any = !cluster.is_empty()
-                || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
-            let serving = match has_serving {
-                true => {
-                    let mut serving = pool(&endpoints, |e| e.ready || e.serving);
-                    serving.retain(|e| !cut.contains(&e.address));
-                    // As many may end as there are others. What has no place loses connections.
-                    serving.truncate(most.saturating_mul(2));
-                    evenly(serving)
+        let pools = match chosen.entry((places, uses_cluster, uses_local, has_serving)) {
+            hash_map::Entry::Occupied(known) => known.into_mut(),
+            hash_map::Entry::Vacant(vacant) => {
+                let places = &vacant.key().0;
+                let count = places.iter().map(|(place, _)| slices[*place].endpoints.len()).sum();
+                let Some(rest) = left.checked_sub(count) else {
+                    *left_out += 1;
+                    return Self::default();
+                };
+                *left = rest;
+                let endpoints = candidates(places, slices);
+                if let Some(ready_here) = ready_here {
+                    let ready = endpoints.iter().filter(|(_, e)| e.is_local() && e.takes_new());
+                    ready_here.extend(ready.map(|(address, _)| address.ip()));
                 }
-                false => Pool::default(),
-            };
-            Self { cluster, local, has_any, are_limited: !cut.is_empty(), serving }
-        });
+                let cluster =
+                    if uses_cluster { cluster_pool(&endpoints, zone) } else { Vec::new() };
+                let local = if uses_local {
+                    ready_or_terminating(&endpoints, SliceEndpoint::is_local)
+                } else {
+                    Vec::new()
+                };
+                let mut cut = HashSet::default();
+                let mut limited = |mut pool: Vec<Endpoint>| {
+                    cut.extend(pool.drain((*most).min(pool.len())..).map(|e| e.address));
+                    pool
+                };
+                let mut weighed = |pool| weigh(limited(pool), *growing, weights);
+                let (cluster, local) = (weighed(cluster), weighed(local));
+                let has_any = !cluster.is_empty()
+                    || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
+                let serving = match has_serving {
+                    true => {
+                        let mut serving = pool(&endpoints, |e| e.ready || e.serving);
+                        serving.retain(|e| !cut.contains(&e.address));
+                        // As many may end as there are others. What has no place loses connections.
+                        serving.truncate(most.saturating_mul(2));
+                        evenly(serving)
+                    }
+                    false => Pool::default(),
+                };
+                *is_limited |= !cut.is_empty();
+                vacant.insert(Self { cluster, local, has_any, serving })
+            }
+        };
         let numbered = |pool: &Pool| {
             let endpoint = |endpoint: &Endpoint| {
                 let mut address = endpoint.address;
@@ -102,13 +120,6 @@ impl Pools {
         let is_outside = |e: &&Endpoint| !is_in(cluster, e.address) && !is_in(local, e.address);
         self.serving.iter().filter(is_outside).copied().collect()
     }
-}
-
-/// Returns the addresses of the ready endpoints on this node of ports with these places.
-pub(crate) fn local_ready(places: &Places, slices: &[&Slice]) -> Vec<IpAddr> {
-    let endpoints = candidates(places, slices);
-    let wanted = endpoints.iter().filter(|(_, e)| e.is_local() && e.takes_new());
-    wanted.map(|(address, _)| address.ip()).collect()
 }
 
 /// Returns every endpoint of the port, with the reason why it is in neither pool of the `resolved`
@@ -191,7 +202,7 @@ fn ports(id: &ServicePortId, slices: &[&Slice]) -> Places {
 /// Returns the slices that have the port, each with the place of its number among the port's
 /// numbers, and these in order. Ports of the same places have the same endpoints but for the
 /// numbers: a Service may have 20,000 ports of a thousand endpoints.
-pub(crate) fn places(id: &ServicePortId, slices: &[&Slice]) -> (Places, Vec<u16>) {
+fn places(id: &ServicePortId, slices: &[&Slice]) -> (Places, Vec<u16>) {
     let mut places = ports(id, slices);
     let mut numbers: Vec<u16> = places.iter().map(|(_, number)| *number).collect();
     numbers.sort_unstable();
@@ -216,10 +227,10 @@ fn candidates<'s>(places: &Places, slices: &[&'s Slice]) -> Candidates<'s> {
     for &(place, number) in places {
         for endpoint in &slices[place].endpoints {
             match found.entry(SocketAddr::new(endpoint.address, number)) {
-                Entry::Vacant(vacant) => {
+                btree_map::Entry::Vacant(vacant) => {
                     vacant.insert(endpoint);
                 }
-                Entry::Occupied(mut known) => {
+                btree_map::Entry::Occupied(mut known) => {
                     // Of equal rank: prefer by the rest, in any fixed order.
                     let rest = |e: &'s SliceEndpoint| (&e.zones, e.weight, e.place);
                     let (new, old) = (rank(endpoint), rank(known.get()));

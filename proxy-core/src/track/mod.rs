@@ -35,7 +35,7 @@ use crate::{
     parsed::{node::parse_cidrs, problem::Problems, service::Service, slice},
     proxier::{Capabilities, DegradedPort, Mode},
     resolve::{lb_algorithm, slow_start::SlowStarts},
-    state::State,
+    state::{HealthCheck, State},
     transition::{Transition, Unsynced},
 };
 
@@ -99,6 +99,8 @@ pub struct Tracker {
     around: Option<AllSurroundings>,
     /// The Services whose ports are in `listeners` and `state`, and whether with external IPs.
     listening: HashMap<ServiceName, (Arc<Service>, bool)>,
+    /// The health checks, with the endpoints of what the kernel refuses.
+    health_checks: HashMap<ServiceName, HealthCheck>,
 
     state: State,
     unsynced: Unsynced,
@@ -133,6 +135,7 @@ impl Tracker {
             touched_node: true,
             around: None,
             listening: HashMap::default(),
+            health_checks: HashMap::default(),
             state: State::default(),
             unsynced: Unsynced::default(),
             no_local: PerFamily::default(),

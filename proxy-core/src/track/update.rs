@@ -20,13 +20,19 @@ use crate::{
         frontends::listeners,
         lb_algorithm::{MAX_SLOTS, UnsupportedFeatures},
     },
-    state::{Action, Frontend, FrontendAddress, NodePortAddresses, ResolvedServicePort},
+    state::{
+        Action, Frontend, FrontendAddress, HealthCheck, NodePortAddresses, ResolvedServicePort,
+    },
 };
 
 /// The most products of a Service's ports and endpoints in a family (and addresses, if each has
 /// endpoints of its own): as many as 2,000 Services of 250 endpoints have, which take some seconds
 /// and 150 MiB. Two objects can ask for 20 million.
 const MAX_DESTINATIONS: usize = 500_000;
+
+/// The most endpoints that are looked at for the ports of a Service in a family, which takes a
+/// second. Ports that the same slices have count once. Sixteen objects can ask for 150 million.
+const MAX_LOOKS: usize = 10 * MAX_DESTINATIONS;
 
 /// One Service port in one family, with its listeners.
 #[derive(Debug, PartialEq)]
@@ -145,7 +151,7 @@ impl Tracker {
         let mut resolved = Vec::new();
         let mut lost = Vec::new();
         let mut all_unsupported = Vec::new();
-        let mut limited = BTreeMap::new();
+        let mut limited = Vec::new();
         let service = self.services.get(name);
         let window = service.and_then(|service| service.slow_start);
         let growing = match window.filter(|_| self.capabilities.has_weights()) {
@@ -155,6 +161,9 @@ impl Tracker {
                 None
             }
         };
+        let mut check = service
+            .and_then(|service| service.health_check)
+            .map(|port| HealthCheck { port, local_endpoints: PerFamily::default() });
         if let Some(service) = service {
             for (family, addresses) in families(service) {
                 let slices = self.slices.get(name).filter(|slice| slice.family == family);
@@ -167,6 +176,10 @@ impl Tracker {
                     growing,
                     most: (MAX_DESTINATIONS / places.sum::<usize>().max(1)).max(1),
                     most_slots: MAX_SLOTS / frontends.max(1),
+                    is_limited: false,
+                    left: MAX_LOOKS,
+                    left_out: 0,
+                    ready_here: check.map(|_| HashSet::default()),
                     chosen: HashMap::default(),
                 };
                 for port in &service.ports {
@@ -175,15 +188,19 @@ impl Tracker {
                     let (owned, others) = self.listeners.divide(&id, wanted);
                     lost.extend(others);
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
-                    let (port, unsupported, is_limited) =
+                    let (port, unsupported) =
                         resolve::resolve(&id, service, port, addresses, endpoints, around, owns);
                     if unsupported != UnsupportedFeatures::default() && !port.frontends.is_empty() {
                         all_unsupported.push((id, unsupported));
                     }
                     resolved.push(port);
-                    if is_limited {
-                        limited.insert(family, endpoints.most);
-                    }
+                }
+                if let Some((check, ready)) = check.as_mut().zip(endpoints.ready_here.as_ref()) {
+                    *check.local_endpoints.get_mut(family) = Some(ready.len());
+                }
+                if endpoints.is_limited || endpoints.left_out > 0 {
+                    let most = Some(endpoints.most).filter(|_| endpoints.is_limited);
+                    limited.push((family, most, endpoints.left_out));
                 }
             }
         }
@@ -191,18 +208,30 @@ impl Tracker {
         if !lost.is_empty() || !limited.is_empty() || !self.conflicts.is_empty() {
             let key = service_key(name);
             let mut too_many = Problems::new(key.clone());
-            for (family, most) in limited {
-                too_many.add(
-                    "spec.ports",
-                    format_args!(
-                        "the {family} endpoints after the first {most} of a port are left out: with \
-                         all ports{}, there would be more than {MAX_DESTINATIONS} destinations",
-                        match self.capabilities.has_endpoints_at_each_address() {
-                            true => " and addresses",
-                            false => "",
-                        }
-                    ),
-                );
+            for (family, most, left_out) in limited {
+                if let Some(most) = most {
+                    too_many.add(
+                        "spec.ports",
+                        format_args!(
+                            "the {family} endpoints after the first {most} of a port are left out: \
+                             with all ports{}, there would be more than {MAX_DESTINATIONS} \
+                             destinations",
+                            match self.capabilities.has_endpoints_at_each_address() {
+                                true => " and addresses",
+                                false => "",
+                            }
+                        ),
+                    );
+                }
+                if left_out > 0 {
+                    too_many.add(
+                        "spec.ports",
+                        format_args!(
+                            "the {family} endpoints of {left_out} of the ports are left out: ports \
+                             are in different slices, with more than {MAX_LOOKS} endpoints in all"
+                        ),
+                    );
+                }
             }
             let mut conflicts = Problems::with(key.clone(), Reason::Conflict);
             // One problem for each field and winner: a Service may name thousands of addresses.
@@ -236,14 +265,17 @@ impl Tracker {
         for port in resolved {
             self.set_resolved(port.id.clone(), Some(port));
         }
+        match check {
+            Some(check) => drop(self.health_checks.insert(name.clone(), check)),
+            None => drop(self.health_checks.remove(name)),
+        }
         self.update_health_check(name);
     }
 
-    /// Counts the ready endpoints of a Service on this node. There are none where the traffic of
-    /// the Service may find no rules, since the kernel refuses them.
+    /// Updates the health check of a Service by the ready endpoints on this node. There are none
+    /// where the traffic of the Service may find no rules, since the kernel refuses them.
     pub(super) fn update_health_check(&mut self, name: &ServiceName) {
-        let service = self.services.get(name);
-        let mut wanted = service.and_then(|s| resolve::health_check(s, self.slices.get(name)));
+        let mut wanted = self.health_checks.get(name).copied();
         if let Some(wanted) = &mut wanted {
             for family in IpFamily::ALL {
                 let count = wanted.local_endpoints.get_mut(family).as_mut();

@@ -170,6 +170,39 @@ fn destinations_are_limited() {
 }
 
 #[test]
+fn endpoints_are_looked_at_for_ports_in_different_slices_up_to_a_limit() {
+    let mut cluster = Cluster::new();
+    let balanced = web()
+        .set("spec.type", "LoadBalancer")
+        .set("spec.externalTrafficPolicy", "Local")
+        .set("spec.healthCheckNodePort", 31_000)
+        .port("wide", "TCP", 81)
+        .port("last", "TCP", 82);
+    let address = |i: u32| std::net::Ipv4Addr::from(0x0a01_0000 + i).to_string();
+    let slices = (0..50).map(|number| {
+        let endpoints = (0..1_000).map(|i| endpoint(&address(number * 1_000 + i), "node-1"));
+        let endpoints = json!(endpoints.collect::<Vec<_>>());
+        let slice = slice("web", &number.to_string()).set("endpoints", endpoints);
+        let slice = slice.port(if number == 0 { "http" } else { "last" }, "TCP", 8_000);
+        // Each endpoint counts with each number.
+        (0..100).fold(slice, |slice, more| slice.port("wide", "TCP", 8_000 + more))
+    });
+    let slices: Vec<Builder> = slices.collect();
+    let problems = cluster.apply(slices.iter().chain([&balanced]));
+    assert_eq!(fields(&problems), ["Service ns/web: spec.ports"]);
+    assert!(
+        problems[0].message.starts_with("the IPv4 endpoints of 1 of the ports"),
+        "{problems:?}"
+    );
+    let count = |port: &str| cluster.port("web", port).cluster.len();
+    assert_eq!(["http", "wide", "last"].map(count), [1_000, 0, 49_000]);
+    let checks = &cluster.tracker.state().health_checks;
+    assert_eq!(checks.values().next().unwrap().local_endpoints.v4, Some(50_000));
+    cluster.apply(&[balanced.set("spec.ports.1.name", "none")]);
+    assert_eq!(cluster.tracker.problems().count(), 0);
+}
+
+#[test]
 fn problems_name_object_and_field() {
     for (field, broken, still_served) in [
         ("spec.clusterIPs[0]", web().set("spec.clusterIPs", json!(["10.0.0.256"])), false),
