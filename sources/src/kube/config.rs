@@ -48,7 +48,7 @@ impl KubeConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// The silence after which a watch is opened again. 90 s by default: servers send a bookmark
-    /// every 60 to 75 s.
+    /// every 60 to 75 s, unless they know no newer version than that which the watch began at.
     pub idle: Duration,
     /// The time that the head of an answer may take; 30 s by default.
     pub response: Duration,

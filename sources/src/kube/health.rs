@@ -31,8 +31,7 @@ impl WatchHealth {
 
     /// Returns how long ago the server last sent something on this watch: an event, a bookmark, or
     /// the head of an answer. `None` if it never did, and for ServiceCIDRs while they are absent or
-    /// forbidden. A healthy watch is heard from every 75 s, and a watch that is silent is opened
-    /// again after 90 s.
+    /// forbidden. A healthy watch is heard from every 90 s: if nothing is sent, it is opened again.
     pub fn heard(&self, kind: Kind) -> Option<Duration> {
         self.with(kind, |state| Some(state.heard?.elapsed()))
     }

@@ -147,6 +147,7 @@ impl Watch {
             }
             Start::Objects { marked } => self.send_objects(marked).await?,
         };
+        let first = version;
         let mut changes = self.store.subscribe();
         let period = self.bookmarks.unwrap_or(Duration::from_secs(3600));
         let mut bookmark = interval_at(Instant::now() + period, period);
@@ -155,8 +156,9 @@ impl Watch {
             tokio::select! {
                 changed = changes.changed() => changed.map_err(|_| Gone)?,
                 _ = bookmark.tick(), if self.bookmarks.is_some() => {
-                    // All changes up to `version` were sent. A client that is ahead gets nothing.
-                    if version <= self.store.version() {
+                    // All changes up to `version` were sent. A server sends nothing up to the
+                    // version that the watch began at.
+                    if version > first {
                         self.send("BOOKMARK", &self.bookmark(version, false)).await?;
                     }
                 }

@@ -20,7 +20,8 @@ use crate::observability::metrics::Metrics;
 /// The text of Go's zero time.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// The silence after which an established watch is reported. A server sends something every 75 s.
+/// The silence after which an established watch is reported. A watch is opened again after 90 s,
+/// and the server answers that.
 const SILENT_AFTER: Duration = Duration::from_secs(180);
 
 /// The time within which a watch that failed is heard from, or fails again: a pause of 90 s, as the

@@ -23,7 +23,8 @@ use crate::{
 pub use self::board::StatusBoard;
 use self::board::{Destination, Drift, Failure, Synced};
 
-/// The silence after which a watch is not fresh. A server sends something every 75 s.
+/// The silence after which a watch is not fresh. A watch is opened again after 90 s, and the server
+/// answers that.
 const FRESH: Duration = Duration::from_secs(180);
 /// The share of the limit of connection tracking, in percent, from which it is a problem.
 const NEARLY_FULL: u64 = 80;

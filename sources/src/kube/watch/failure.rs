@@ -42,6 +42,9 @@ pub(super) enum Failure {
     /// The server sent nothing on an open watch.
     #[error("the server sent nothing for {} s", .0.as_secs_f32())]
     Silence(Duration),
+    /// The server's newest version is older than one that the server, or an earlier one, has sent.
+    #[error("the server's version went back from {from} to {to}")]
+    WentBack { from: String, to: String },
     /// The watch ended as soon as it began.
     #[error("the watch ended at once")]
     EndedEarly,
@@ -110,7 +113,7 @@ impl Failure {
         };
         self.code() == 410
             || self.status().is_some_and(is_too_large)
-            || matches!(self, Self::NoVersion)
+            || matches!(self, Self::NoVersion | Self::WentBack { .. })
     }
 
     /// Whether the server answered, and with a failure that may last as long as the version is
@@ -122,7 +125,7 @@ impl Failure {
             Self::Answer(_) | Self::Event(_) => !matches!(self.code(), 401 | 429 | 502 | 503 | 504),
             Self::Connection(error) => matches!(error, kube::Error::ReadEvents(_)),
             Self::Undecodable(_) | Self::List(_) | Self::EndedEarly | Self::Incomplete => true,
-            Self::NoVersion => true,
+            Self::NoVersion | Self::WentBack { .. } => true,
             Self::ReceiverDropped | Self::Cut(_) | Self::NoAnswer(_) | Self::Silence(_) => false,
         }
     }

@@ -47,11 +47,16 @@ const MAX_LIST_FAILURES: u32 = 3;
 /// After so many failures of streamed lists, the next list is not streamed. Answers that the server
 /// is overloaded do not count.
 const MAX_STREAM_ERRORS: u32 = 5;
-/// After so many watches in a row that were silent from the start, the version is given up: a
-/// server that was restored from a backup sends nothing up to the version of a watch. If the
-/// server's versions have passed that one by then, only a list shows that the server was not just
-/// quiet: one for each watch that is opened again, for which all nodes would ask after each outage.
-const MAX_SILENT: u32 = 2;
+/// After so many watches in a row that were silent from the start, and again after as many more,
+/// the server is asked for its version: one that was restored from a backup sends nothing up to the
+/// version of a watch, and one where no object of the kind changes may not either.
+const UNSURE: u32 = 2;
+/// After so many such watches, 12 minutes, the version is given up if the server's is a newer one.
+/// A server knows by etcd's notifications, each 10 minutes by default, that no object of the kind
+/// has changed up to a newer version, and sends a bookmark of that. If the versions of a restored
+/// server have passed that of the watch, only a list shows that the server was not just quiet: one
+/// for each watch that is opened again, for which all nodes would ask after each outage.
+const MAX_SILENT: u32 = 8;
 /// After so many answers in a row that brought nothing but a failure, a list is read that is no
 /// older than the version: the server may refuse each watch from it. The heads of further answers
 /// are no news.
@@ -105,6 +110,8 @@ pub(crate) struct Watch<T, I> {
     failures: u32,
     /// Watches in a row that were silent from the start.
     silent: u32,
+    /// Whether the version was compared with the server's since the last watch.
+    is_compared: bool,
     /// Failures in a row that the server answered with ([`Failure::is_answered`]).
     fruitless: u32,
     /// Whether the present request is a watch that has brought something.
@@ -138,6 +145,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             pages: true,
             failures: 0,
             silent: 0,
+            is_compared: false,
             fruitless: 0,
             has_progressed: false,
             is_absent: false,
@@ -175,7 +183,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
 
     /// Makes one request and sends the events that it brings. `Ok` if the next can follow at once.
     async fn step(&mut self) -> Result<(), Failure> {
+        let is_unsure = self.silent > 0 && self.silent.is_multiple_of(UNSURE);
         match self.version.clone() {
+            Some(version) if is_unsure && !self.is_compared => self.compare(&version).await,
             Some(version) => self.watch(&version).await,
             None if self.streams => self.stream().await,
             None => self.list().await,
@@ -271,13 +281,14 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
 
     fn log_and_wait(&self, failure: &Failure) -> Option<Duration> {
         let server = self.target.server.as_deref();
+        if let Failure::Silence(_) = failure {
+            // The server may have nothing to send. The next watch shows whether the server answers.
+            debug!(kind = %T::KIND, server, err = %ErrorChain(failure), "Watch is quiet; reopening");
+            return None;
+        }
         warn!(kind = %T::KIND, server, err = %ErrorChain(failure), "Watch failed; retrying");
         self.pulse.failed(&ErrorChain(failure), failure.code() == 401);
-        match failure {
-            // Enough time has passed already.
-            Failure::Silence(_) => None,
-            _ => Some(failure.retry_after()),
-        }
+        Some(failure.retry_after())
     }
 
     /// Goes on without a resource that the server does not have or does not allow.
@@ -324,12 +335,10 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// Reads a list that is not streamed: from the server's cache, or else in pages.
     async fn list(&mut self) -> Result<(), Failure> {
         let mut params = ListParams {
-            label_selector: self.target.labels.clone(),
-            field_selector: self.target.fields.clone(),
             // With a limit, the server would read the list from etcd.
             limit: (self.pages && self.least.is_none()).then_some(PAGE_SIZE),
             resource_version: self.least.clone(),
-            ..ListParams::default()
+            ..self.list_params()
         };
         let mut list = self.begin();
         self.pacer.permit("GET").await;
@@ -364,8 +373,26 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         Ok(page)
     }
 
+    /// Compares a version with the newest one of the server, which must not be older.
+    async fn compare(&mut self, version: &str) -> Result<(), Failure> {
+        self.pacer.permit("GET").await;
+        // As such a list shows etcd's version, a server may be able to send a bookmark afterwards.
+        let params = ListParams { limit: Some(1), ..self.list_params() };
+        let newest = self.page(&params).await?.metadata.resource_version;
+        let newest = newest.filter(|newest| !newest.is_empty()).ok_or(Failure::NoVersion)?;
+        self.is_compared = true;
+        let numbers = [version, &newest].map(|version| version.parse::<u64>());
+        match (newest == version, numbers) {
+            (true, _) => self.silent = 0,
+            (false, [Ok(ours), Ok(newest)]) if newest > ours => {}
+            (false, _) => return Err(Failure::WentBack { from: version.to_owned(), to: newest }),
+        }
+        Ok(())
+    }
+
     /// Watches from a version on.
     async fn watch(&mut self, version: &str) -> Result<(), Failure> {
+        self.is_compared = false;
         let opened = Instant::now();
         let events = self.open(&self.watch_params(), version).await?;
         // The next list can be streamed: the server may have been replaced.
@@ -381,6 +408,14 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         match opened.elapsed() < EARLY && is_same {
             true => Err(Failure::EndedEarly),
             false => Ok(()),
+        }
+    }
+
+    fn list_params(&self) -> ListParams {
+        ListParams {
+            label_selector: self.target.labels.clone(),
+            field_selector: self.target.fields.clone(),
+            ..ListParams::default()
         }
     }
 

@@ -44,8 +44,8 @@ enum Reply {
     Unversioned,
     /// A stream of an object that is no event.
     Garbage,
-    /// A list without objects, of version 7.
-    List,
+    /// A list without objects, of this version.
+    List(u8),
     /// No connection.
     Refused,
     /// No answer.
@@ -62,6 +62,8 @@ enum Way {
     Cached,
     /// The newest list, in pages.
     Newest,
+    /// The newest version, by a list of one object.
+    Version,
 }
 
 type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
@@ -90,8 +92,8 @@ impl Reply {
                 let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata});
                 (200, format!("{}\n", json!({"type": "BOOKMARK", "object": object})))
             }
-            Self::List => {
-                let metadata = json!({"resourceVersion": "7"});
+            Self::List(version) => {
+                let metadata = json!({"resourceVersion": version.to_string()});
                 let list = json!({"kind": "ServiceList", "metadata": metadata, "items": []});
                 (200, list.to_string())
             }
@@ -131,6 +133,7 @@ async fn requests_and_health(replies: &[Reply], health: WatchHealth) -> Vec<(Way
             query if query.contains("sendInitialEvents=true") => Way::Stream,
             query if query.contains("watch=true") => Way::Watch,
             query if query.contains("resourceVersion=") => Way::Cached,
+            query if query.ends_with("limit=1") => Way::Version,
             _ => Way::Newest,
         };
         // Fails at the end of the test only.
@@ -238,7 +241,7 @@ async fn lists_are_streamed_again_after_an_outage() {
     use Way::{Cached, Stream, Watch};
     // The server is back when it is asked for a list without a stream, and later forgets the
     // version.
-    let outage = [[Refused; 5].as_slice(), &[List, Error(410, 0), Refused, Silent]].concat();
+    let outage = [[Refused; 5].as_slice(), &[List(7), Error(410, 0), Refused, Silent]].concat();
     let requests = requests_after(&outage).await;
     assert_eq!(ways(&requests)[..5], [Stream; 5], "{requests:?}");
     assert_eq!(ways(&requests)[5..9], [Cached, Watch, Stream, Stream], "{requests:?}");
@@ -246,9 +249,13 @@ async fn lists_are_streamed_again_after_an_outage() {
 
 /// The way of the request after these answers to watches, and its pause.
 async fn after_watches(replies: &[Reply]) -> (Way, Duration) {
-    let requests = requests_after(&[&[Reply::Ends, Reply::List], replies].concat()).await;
+    let requests = requests_after(&[&[Reply::Ends, Reply::List(7)], replies].concat()).await;
     let [watches @ .., next] = &requests[2..] else { panic!("{requests:?}") };
-    assert!(watches.iter().all(|(way, _)| *way == Way::Watch), "{requests:?}");
+    let is_meant = |(way, reply): (Way, &Reply)| match reply {
+        Reply::List(_) => way == Way::Version,
+        _ => way == Way::Watch,
+    };
+    assert!(watches.iter().map(|asked| asked.0).zip(replies).all(is_meant), "{requests:?}");
     *next
 }
 
@@ -262,11 +269,11 @@ async fn a_watch_that_brings_something_is_opened_again_soon() {
     }
 }
 
-/// A server that forgets versions, as each after its start, one that is behind, and one that was
-/// restored from a backup, which sends nothing up to the version.
+/// A server that forgets versions, as each after its start, one that is behind, one that was
+/// restored from a backup, which sends nothing up to the version, and one that is quiet.
 #[tokio::test(start_paused = true)]
 async fn a_version_of_no_use_is_given_up_for_a_list() {
-    use Reply::{Bookmark, Error, Refused, Silent, Status, Unversioned};
+    use Reply::{Bookmark, Error, List, Refused, Silent, Status, Unversioned};
     let outage = [[Refused; 8].as_slice(), &[Error(410, 0)]].concat();
     for replies in [&[Error(410, 0)], &[Status(410, 0)], &[Status(504, 0)], &*outage] {
         let (way, pause) = after_watches(replies).await;
@@ -275,14 +282,25 @@ async fn a_version_of_no_use_is_given_up_for_a_list() {
     }
     // A bookmark without a version would have the watch begin anew, without what was deleted.
     assert_ne!(after_watches(&[Unversioned]).await.0, Way::Watch);
-    for (replies, next) in [
-        ([Silent].as_slice(), Way::Watch),
-        (&[Silent, Silent], Way::Stream),
-        (&[Silent, Bookmark, Silent], Way::Watch),
+    let quiet = |version| [Silent, Silent, List(version)];
+    for (replies, next, tens) in [
+        ([Silent].as_slice(), Way::Watch, 9),
+        (&[Silent, Silent], Way::Version, 9),
+        (&quiet(6), Way::Stream, 0),
+        (&[Silent, Bookmark, Silent], Way::Watch, 9),
+        // Nothing at all has changed in 12 minutes, or nothing of the kind.
+        (&[quiet(7); 4].concat(), Way::Watch, 0),
+        (&[quiet(8); 3].concat(), Way::Watch, 0),
+        (&[&[quiet(8); 3].concat()[..], &[Silent, Bookmark, Silent]].concat(), Way::Watch, 9),
+        (&[&[quiet(8); 3].concat()[..], &[Silent, Silent]].concat(), Way::Stream, 9),
     ] {
         let (way, pause) = after_watches(replies).await;
-        assert_eq!((way, pause.as_secs() / 10), (next, 9), "{replies:?}");
+        assert_eq!((way, pause.as_secs() / 10), (next, tens), "{replies:?}");
     }
+    let health = WatchHealth::new();
+    let replies = [&[Reply::Ends, List(7)][..], &quiet(8), &[Silent]].concat();
+    requests_and_health(&replies, health.clone()).await;
+    assert_eq!(health.failed(Kind::Service), None, "a quiet server does not fail");
 }
 
 #[tokio::test(start_paused = true)]
@@ -326,9 +344,9 @@ async fn a_version_that_is_given_up_for_failures_is_still_the_least_of_the_list(
         (failures.as_slice(), Way::Cached),
         (&[Status(410, 0)], Way::Cached),
         (&[Status(504, 0)], Way::Newest),
-        (&[Silent, Silent], Way::Newest),
+        (&[Silent, Silent, List(6)], Way::Newest),
     ] {
-        let replies = [&[Ends, List], watches, &[Status(422, 0)]].concat();
+        let replies = [&[Ends, List(7)], watches, &[Status(422, 0)]].concat();
         let ways = ways(&requests_after(&replies).await);
         let list = ways[2..].iter().find(|way| matches!(way, Way::Cached | Way::Newest));
         assert_eq!(list, Some(&way), "{watches:?}");
