@@ -10,8 +10,8 @@ use super::decode::{DecodableObject, Fault, Item};
 /// A list that is not complete yet.
 #[derive(Debug)]
 pub(super) enum List {
-    /// So many objects were sent already.
-    Sent(usize),
+    /// The objects were sent as they arrived.
+    Sent,
     /// The objects are sent together, when the list is complete.
     Collected(Collected),
 }
@@ -57,11 +57,6 @@ impl Collected {
         }
         let replace = Event::Replace { kind: self.kind, objects, malformed };
         std::iter::once(replace).chain(faults)
-    }
-
-    /// The number of objects, malformed ones included.
-    pub(super) fn len(&self) -> usize {
-        self.objects.len()
     }
 }
 

@@ -313,9 +313,10 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let mut list = self.begin();
         let version = loop {
             match self.next_event(&mut events).await? {
-                Some(WatchEvent::Added(item)) => self.add(&mut list, item, 1).await?,
-                // A change since the list began.
-                Some(WatchEvent::Modified(item)) => self.add(&mut list, item, 0).await?,
+                // A modified one has changed since the list began.
+                Some(WatchEvent::Added(item) | WatchEvent::Modified(item)) => {
+                    self.add(&mut list, item).await?;
+                }
                 Some(WatchEvent::Deleted(item)) => self.remove(&mut list, item).await?,
                 Some(WatchEvent::Bookmark(bookmark)) if ends_list(&bookmark) => {
                     break version_of(bookmark)?;
@@ -345,7 +346,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let version = loop {
             let page = self.page(&params).await?;
             for item in page.items.into_iter().flatten() {
-                self.add(&mut list, item, 1).await?;
+                self.add(&mut list, item).await?;
             }
             match page.metadata.next.filter(|next| !next.is_empty()) {
                 Some(next) => params.continue_token = Some(next),
@@ -510,22 +511,14 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     fn begin(&self) -> List {
         match self.has_sent {
             true => List::Collected(Collected::new(T::KIND)),
-            false => List::Sent(0),
+            false => List::Sent,
         }
     }
 
-    /// Adds an object to a list, which grows by so many objects.
-    async fn add(
-        &mut self,
-        list: &mut List,
-        item: Item<T>,
-        more: usize,
-    ) -> Result<(), ReceiverDropped> {
+    /// Adds an object to a list.
+    async fn add(&mut self, list: &mut List, item: Item<T>) -> Result<(), ReceiverDropped> {
         match list {
-            List::Sent(objects) => {
-                *objects += more;
-                self.apply(item).await
-            }
+            List::Sent => self.apply(item).await,
             List::Collected(collected) => {
                 collected.add(item);
                 Ok(())
@@ -536,10 +529,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// Removes an object from a list that is streamed.
     async fn remove(&mut self, list: &mut List, item: Item<T>) -> Result<(), ReceiverDropped> {
         match (list, item.key) {
-            (List::Sent(objects), Some(key)) => {
-                *objects = objects.saturating_sub(1);
-                self.send(Event::Delete(key)).await
-            }
+            (List::Sent, Some(key)) => self.send(Event::Delete(key)).await,
             (List::Collected(collected), Some(key)) => {
                 collected.remove(&key);
                 Ok(())
@@ -550,13 +540,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
 
     /// Sends what ends a list.
     async fn complete(&mut self, list: List) -> Result<(), ReceiverDropped> {
-        let objects = match &list {
-            List::Sent(objects) => *objects,
-            List::Collected(collected) => collected.len(),
-        };
-        info!(kind = %T::KIND, objects, "Caches are synced");
+        info!(kind = %T::KIND, "Caches are synced");
         match list {
-            List::Sent(_) => self.send(Event::Listed(T::KIND)).await?,
+            List::Sent => self.send(Event::Listed(T::KIND)).await?,
             List::Collected(collected) => {
                 for event in collected.into_events() {
                     self.send(event).await?;
