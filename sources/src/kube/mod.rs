@@ -58,7 +58,9 @@ pub enum KubeSourceError {
 }
 
 /// Watches the API server as the proxy of node `node_name`, and sends all objects and changes until
-/// the receiver is dropped: to an engine (`Engine::inputs`), or to a channel of events.
+/// the receiver is dropped: to an engine (`Engine::inputs`), or to a channel of events. Not twice
+/// to the same engine: as what the first lists lack is not reported, objects that were deleted
+/// since another call would stay.
 ///
 /// # Errors
 /// If the configuration does not say how to reach the server. A server that does not answer, and an
@@ -105,7 +107,8 @@ impl<'a> From<&'a str> for Scope<'a> {
 }
 
 /// Does the same as [`run`] with a client and a pacer that the caller may share with other users of
-/// the API server, and records in `health` when the server was last heard from.
+/// the API server, and records in `health` when the server was last heard from. Not twice to the
+/// same engine either.
 ///
 /// # Errors
 /// If a watch panics.
