@@ -34,7 +34,8 @@ pub struct NftConfig {
     /// to it.
     pub exempt_mark: Option<u32>,
     /// Addresses of the node that take only connections whose destination was translated: those of
-    /// a proxy that the rules lead to, which would serve any client that asks there directly.
+    /// a proxy that the rules lead to, which would serve any client that asks there directly. In
+    /// the family of such an address, checks are made where the kernel translates.
     pub only_translated: PerFamily<Option<IpAddr>>,
 }
 

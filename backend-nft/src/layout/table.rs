@@ -48,9 +48,23 @@ const BEHIND_IPVS: (&str, ChainKind, Hook, i32) =
 const BEFORE_IPVS: (&str, ChainKind, Hook, i32) =
     ("filter-output-before-ipvs", ChainKind::Filter, Hook::Output, -100);
 
+/// The chains that take the place of filter chains where rules lead to a proxy on the node, whose
+/// packets would all pass those. Only the first packet of a connection enters a chain that
+/// translates.
+const OF_FIRST_PACKETS: [(&str, ChainKind, Hook, i32); 3] = [
+    ("nat-output-pre-dnat", ChainKind::Nat, Hook::Output, -110),
+    ("nat-input", ChainKind::Nat, Hook::Input, 0),
+    ("nat-output-post-dnat", ChainKind::Nat, Hook::Output, 0),
+];
+
+fn by_name(name: &ChainName) -> Option<(ChainKind, Hook, i32)> {
+    let all = BASE_CHAINS.into_iter().chain(OF_FIRST_PACKETS).chain([BEFORE_IPVS, BEHIND_IPVS]);
+    let mut named = all.filter(|(base, ..)| *base == name.as_str());
+    named.next().map(|(_, kind, hook, priority)| (kind, hook, priority))
+}
+
 pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseChain> {
-    let all = BASE_CHAINS.into_iter().chain([BEFORE_IPVS, BEHIND_IPVS]);
-    let (_, kind, hook, priority) = all.into_iter().find(|(base, ..)| *base == name.as_str())?;
+    let (kind, hook, priority) = by_name(name)?;
     // The addresses of Services are the node's: before rules that translate such, as for host
     // ports.
     let is_first = config.beneath_ipvs && kind == ChainKind::Nat && priority < 0;
@@ -202,27 +216,7 @@ impl TableSet {
 /// The rules of base chains and of the chains that these lead to, in the order in which packets
 /// pass through them.
 pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
-    let mut first = base("filter-prerouting-pre-dnat", &[chain::FIREWALL_CHECK]);
-    if context.family == Family::Ip {
-        first.rules.splice(..0, martians());
-    }
-    let mut chains = vec![
-        first,
-        base("filter-output-pre-dnat", &[chain::FIREWALL_CHECK]),
-        base("filter-input", &[chain::NODEPORT_ENDPOINTS_CHECK, chain::SERVICE_ENDPOINTS_CHECK]),
-        base("filter-forward", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
-        base("filter-output", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
-    ];
-    // Where packets are translated already: those to endpoints in the node's own network, those
-    // that are forwarded, and those of the node.
-    for chain in chains.iter_mut().filter(|chain| AFTER_TRANSLATION.contains(&chain.name.as_str()))
-    {
-        chain.rules.push(remember_clients());
-    }
-    if let Some(address) = context.only_translated {
-        let input = chains.iter_mut().filter(|chain| chain.name.as_str() == "filter-input");
-        input.for_each(|chain| chain.rules.extend(only_translated(address)));
-    }
+    let mut chains = checks(context);
     let jump = |from: &str, to: &str| {
         ChainRules::new(from, vec![Rule::new([Statement::Verdict(Verdict::Jump(to.into()))])])
     };
@@ -253,26 +247,52 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     chains.push(masquerading(context));
     if let Some(mark) = context.exempt_mark {
         let exempt = Rule::new([Statement::MarkSet(mark), Statement::Verdict(Verdict::Accept)]);
-        for chain in chains.iter_mut().filter(|chain| OF_NODE.contains(&chain.name.as_str())) {
+        let of_node = |name: &ChainName| matches!(by_name(name), Some((_, Hook::Output, _)));
+        for chain in chains.iter_mut().filter(|chain| of_node(&chain.name)) {
             chain.rules.insert(0, exempt.clone());
         }
     }
     chains
 }
 
-/// The rules of a filter chain, which look at the first packet of each connection only.
+/// The chains that let through, reject or drop. Where rules lead to a proxy at an address, filter
+/// chains have only what comes from other hosts or pods, and the proxy remembers clients.
+fn checks(context: &Context<'_>) -> Vec<ChainRules> {
+    let mut before = base("filter-prerouting-pre-dnat", &[chain::FIREWALL_CHECK]);
+    if context.family == Family::Ip {
+        before.rules.splice(..0, martians());
+    }
+    let checks =
+        [chain::NODEPORT_ENDPOINTS_CHECK, chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK];
+    let mut forward = base("filter-forward", &checks[1..]);
+    let Some(address) = context.only_translated else {
+        let mut input = base("filter-input", &checks[..2]);
+        let mut output = base("filter-output", &checks[1..]);
+        // Where packets are translated already: those to endpoints in the node's own network, those
+        // that are forwarded, and those of the node.
+        for chain in [&mut input, &mut forward, &mut output] {
+            chain.rules.push(remember_clients());
+        }
+        let output_before = base("filter-output-pre-dnat", &[chain::FIREWALL_CHECK]);
+        return vec![before, output_before, input, forward, output];
+    };
+    let [output_before, input, output] = OF_FIRST_PACKETS.map(|(name, ..)| name);
+    let output_before = base(output_before, &[chain::FIREWALL_CHECK]);
+    // What the node sends itself enters no chain that translates at the input hook.
+    let [mut input, mut output] = [base(input, &checks[..2]), base(output, &checks)];
+    for chain in [&mut input, &mut output] {
+        chain.rules.extend(only_translated(address));
+    }
+    vec![before, output_before, input, forward, output]
+}
+
+/// The rules of a base chain, which look at the first packet of each connection only.
 fn base(name: &str, to: &[&str]) -> ChainRules {
     let jump = |to: &&str| {
         Rule::new([Statement::CtStateNew, Statement::Verdict(Verdict::Jump((*to).into()))])
     };
     ChainRules::new(name, to.iter().map(jump).collect())
 }
-
-/// The base chains of what the node itself sends.
-const OF_NODE: [&str; 3] = ["filter-output-pre-dnat", "filter-output", "nat-output"];
-
-/// The base chains that packets enter after their destination was translated.
-const AFTER_TRANSLATION: [&str; 3] = ["filter-input", "filter-forward", "filter-output"];
 
 /// The rule for the first packet of each connection that was translated.
 fn remember_clients() -> Rule {

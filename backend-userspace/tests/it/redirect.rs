@@ -166,14 +166,20 @@ fn an_endpoint_may_be_at_the_external_ip_and_port_of_its_service() {
 
 /// A connection to the proxy itself would pass by source ranges and firewalls.
 #[test]
-fn a_neighbour_reaches_the_proxy_through_services_alone() {
+fn the_proxy_is_reached_through_services_alone() {
     with_each(|kind| {
         let mut node = start(settings(kind));
-        servers(&[2]);
+        servers(&[1, 2]);
         node.sync([web().apply(), web_slice(&[2])]);
         // The system gives no client such a port.
         let [port] = ports_of_the_proxy()[..] else { panic!("one socket") };
         assert!((20_000..30_000).contains(&port), "{port}");
+        let idle = service("idle", "10.96.0.2").port("", "TCP", 80).node_port(8080);
+        node.sync([idle.apply()]);
+        let refused = [format!("192.0.0.83:{port}"), "192.0.2.1:8080".to_owned()];
+        let none_answers =
+            || refused.iter().for_each(|to| assert_eq!(answers(to, 1), [None], "{kind}: {to}"));
+        none_answers();
         let outside = std::fs::read_link("/proc/thread-self").expect("proc");
         in_namespace(|| {
             let outside = format!("nsenter --net=/proc/{}/ns/net", outside.display());
@@ -187,8 +193,15 @@ fn a_neighbour_reaches_the_proxy_through_services_alone() {
             run("ip link set eth0 up");
             run("ip route add default via 192.0.3.1");
             assert_eq!(answers(EVERYWHERE[0], 1), [Some(2)], "{kind}");
-            assert_eq!(answers(&format!("192.0.0.83:{port}"), 1), [None], "{kind}");
+            none_answers();
         });
+        if kind == CaptureMode::Nftables {
+            // Each packet of all connections enters these. The rest is for the first ones.
+            let rules = run("nft list table ip switchyard-userspace");
+            let filters = rules.lines().filter(|line| line.contains("type filter hook"));
+            let hooks: Vec<_> = filters.filter_map(|line| line.split_whitespace().nth(3)).collect();
+            assert_eq!(hooks, ["forward", "prerouting"]);
+        }
     });
 }
 
