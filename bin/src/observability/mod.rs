@@ -14,3 +14,4 @@ pub mod engine_observer;
 pub mod http;
 pub mod metrics;
 pub mod status;
+pub mod watches;

@@ -39,11 +39,11 @@ fn check(expression: &str, known: &BTreeSet<String>) -> usize {
     named.len()
 }
 
-/// Checks rules as Prometheus reads them, where its program is installed.
-fn promtool(rules: &Value) {
+/// Checks or tests rules as Prometheus reads them, where its program is installed.
+fn promtool(action: &str, rules: &Value) {
     let mut file = NamedTempFile::new().unwrap();
     write!(file, "{rules}").unwrap();
-    match Command::new("promtool").args(["check", "rules"]).arg(file.path()).output() {
+    match Command::new("promtool").args([action, "rules"]).arg(file.path()).output() {
         Ok(output) => assert!(output.status.success(), "{output:?}"),
         Err(_) => packet_rig::skipped("promtool is not installed"),
     }
@@ -56,7 +56,22 @@ fn alerts_ask_for_metrics_that_there_are() {
     let [rules] = &documents[..] else { panic!("{documents:?}") };
     let alerts = rules["groups"][0]["rules"].as_array().unwrap();
     assert_eq!(alerts.len(), 8);
-    promtool(rules);
+    promtool("check", rules);
+    // A proxy that has never programmed one of its families.
+    let series = |name: &str, family: &str| {
+        let labels = format!("{{instance=\"node-1\",ip_family=\"{family}\"}}");
+        let name = format!("kubeproxy_sync_proxy_rules_{name}_timestamp_seconds");
+        json!({"series": name + &labels, "values": "1700000000x10"})
+    };
+    let firing = "count(ALERTS{alertname=\"SwitchyardSyncFails\",alertstate=\"firing\"})";
+    promtool(
+        "test",
+        &json!({"rule_files": [deploy("monitoring/alerts.yaml")], "tests": [{
+            "interval": "1m",
+            "input_series": [series("last_queued", "IPv4"), series("last_queued", "IPv6"), series("last", "IPv6")],
+            "promql_expr_test": [{"expr": firing, "eval_time": "6m", "exp_samples": [{"value": 1}]}],
+        }]}),
+    );
     let mut names = BTreeSet::new();
     for alert in alerts {
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{alert}")).to_owned();
@@ -88,7 +103,7 @@ fn the_dashboard_asks_for_metrics_that_there_are() {
             rules.push(json!({"record": format!("expression{}", rules.len()), "expr": expr}));
         }
     }
-    promtool(&json!({"groups": [{"name": "dashboard", "rules": rules}]}));
+    promtool("check", &json!({"groups": [{"name": "dashboard", "rules": rules}]}));
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     let asked: usize = variables
         .iter()

@@ -17,6 +17,8 @@ pub struct WatchHealth(Arc<Mutex<HashMap<Kind, State>>>);
 #[derive(Debug, Default)]
 struct State {
     heard: Option<Instant>,
+    /// The time of the first failure, while the server was never heard from.
+    in_vain: Option<Instant>,
     failed: Option<(Instant, String)>,
     /// The time at which the server began to answer each request with status 401.
     unauthorized: Option<Instant>,
@@ -34,6 +36,12 @@ impl WatchHealth {
     /// forbidden. A healthy watch is heard from every 90 s: if nothing is sent, it is opened again.
     pub fn heard(&self, kind: Kind) -> Option<Duration> {
         self.with(kind, |state| Some(state.heard?.elapsed()))
+    }
+
+    /// Returns for how long the server has sent nothing on this watch: since it was heard from, or
+    /// if it never was, since the first failure.
+    pub fn silent(&self, kind: Kind) -> Option<Duration> {
+        self.with(kind, |state| Some(state.heard.or(state.in_vain)?.elapsed()))
     }
 
     /// Returns how long ago this watch failed last, and why; `None` if it never did. Failed watches
@@ -54,13 +62,16 @@ impl WatchHealth {
     }
 
     /// Makes a watch one that has just failed, was heard from this long ago, and has been refused
-    /// for this long.
+    /// for this long; the first refusal is the first failure.
     #[cfg(feature = "testing")]
     pub fn set(&self, kind: Kind, heard: Option<Duration>, unauthorized: Option<Duration>) {
         let now = Instant::now();
         let [heard, unauthorized] = [heard, unauthorized].map(|age| age.map(|age| now - age));
         let failed = Some((now, String::new()));
-        self.with(kind, |state| *state = State { heard, failed, unauthorized, is_synced: false });
+        let in_vain = unauthorized;
+        self.with(kind, |state| {
+            *state = State { heard, in_vain, failed, unauthorized, is_synced: false };
+        });
     }
 
     /// Returns the handle with which the watch of a kind records its state.
@@ -90,14 +101,16 @@ impl Pulse {
     pub(crate) fn heard(&self) {
         self.record(|state| {
             state.heard = Some(Instant::now());
-            state.unauthorized = None;
+            (state.in_vain, state.unauthorized) = (None, None);
         });
     }
 
     /// Records that there is no watch, because the server does not have or does not allow the
     /// resource: silence is no sign of trouble then.
     pub(crate) fn absent(&self) {
-        self.record(|state| (state.heard, state.unauthorized) = (None, None));
+        self.record(|state| {
+            (state.heard, state.in_vain, state.unauthorized) = (None, None, None);
+        });
     }
 
     /// Records a failure, after which the watch is opened again, and whether the failure is that
@@ -106,6 +119,9 @@ impl Pulse {
         let now = Instant::now();
         self.record(|state| {
             state.failed = Some((now, why.to_string()));
+            if state.heard.is_none() {
+                state.in_vain.get_or_insert(now);
+            }
             state.unauthorized = is_unauthorized.then(|| state.unauthorized.unwrap_or(now));
         });
     }
@@ -120,12 +136,25 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_watch_is_heard_from() {
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_is_heard_from() {
         let health = WatchHealth::new();
         for kind in Kind::ALL {
-            assert_eq!(health.heard(kind), None);
+            assert_eq!((health.heard(kind), health.silent(kind)), (None, None));
         }
+        // A watch that never worked is silent since its first failure.
+        let (pulse, past) = (health.pulse(Kind::EndpointSlice), Duration::from_secs(181));
+        pulse.failed(&"no route to host", false);
+        tokio::time::advance(past).await;
+        pulse.failed(&"no route to host", false);
+        let age = || (health.heard(Kind::EndpointSlice), health.silent(Kind::EndpointSlice));
+        assert_eq!(age(), (None, Some(past)));
+        pulse.absent();
+        assert_eq!(age(), (None, None));
+        pulse.heard();
+        tokio::time::advance(past).await;
+        pulse.failed(&"no route to host", false);
+        assert_eq!(age(), (Some(past), Some(past)));
         health.pulse(Kind::Service).heard();
         health.pulse(Kind::Node).synced();
         assert!(health.heard(Kind::Service).is_some_and(|age| age < Duration::from_secs(60)));

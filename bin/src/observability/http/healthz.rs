@@ -1,36 +1,19 @@
 //! The health server: `/healthz` for load balancers, `/livez` and `/readyz` for the kubelet.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
 use switchyard::health::{HealthReport, ProxyHealth};
-use switchyard_core::objects::Kind;
 use switchyard_sources::kube::WatchHealth;
 
 use super::{Answer, Handler, JSON, answer, not_found};
-use crate::observability::metrics::Metrics;
+use crate::observability::{metrics::Metrics, watches::WatchReport};
 
 /// The text of Go's zero time.
 const NEVER: &str = "0001-01-01T00:00:00Z";
-
-/// The silence after which an established watch is reported. A watch is opened again after 90 s,
-/// and the server answers that.
-const SILENT_AFTER: Duration = Duration::from_secs(180);
-
-/// The time within which a watch that failed is heard from, or fails again: a pause of 90 s, as the
-/// server may ask for a minute (`Retry-After`), and a list that is given up after 120 s, with its
-/// connection and credentials before.
-const RETRIED_WITHIN: Duration = Duration::from_secs(300);
-
-/// The time for which all watches can be refused as unauthorized before that is reported.
-const UNAUTHORIZED_AFTER: Duration = Duration::from_secs(600);
 
 /// The handler that reports [`ProxyHealth`].
 pub struct HealthzHandler {
@@ -56,8 +39,8 @@ impl HealthzHandler {
 impl Handler for HealthzHandler {
     fn answer(&self, request: &Request<Bytes>) -> Answer {
         let mut report = self.health.report(Instant::now());
-        let watches = WatchReport::new(&self.watches);
-        report.problems.extend(watches.problems);
+        let mut watches = WatchReport::new(&self.watches);
+        report.problems.append(&mut watches.problems);
         let healthy = report.healthy() && !watches.stuck;
         let node_eligible = report.node_eligible;
         let (healthy, good, eligible, counter) = match request.uri().path() {
@@ -81,7 +64,7 @@ impl Handler for HealthzHandler {
         if let Some(counter) = counter {
             counter.with_label_values(&[status.as_str()]).inc();
         }
-        let body = body(&report, healthy, eligible, good, watches.silent, Timestamp::now());
+        let body = body(&report, healthy, eligible, good, watches.silent(), Timestamp::now());
         answer(status, JSON, body)
     }
 }
@@ -114,54 +97,6 @@ struct Family {
     healthy: bool,
 }
 
-/// The watches that are silent.
-#[derive(Debug, Default)]
-struct WatchReport {
-    /// For each kind whose watch is silent, the seconds since the server sent anything.
-    silent: BTreeMap<&'static str, u64>,
-    problems: Vec<String>,
-    /// Whether a watch is silent for another reason than that the server cannot be reached.
-    stuck: bool,
-}
-
-impl WatchReport {
-    fn new(watches: &WatchHealth) -> Self {
-        let mut report = Self::default();
-        for kind in Kind::ALL {
-            let failure = watches.failed(kind).map(|(age, _)| age);
-            report.add(kind, watches.heard(kind), failure);
-        }
-        if let Some(age) = unauthorized(watches).filter(|age| *age > UNAUTHORIZED_AFTER) {
-            let seconds = age.as_secs();
-            report.problems.push(format!(
-                "the API server has refused all watches as unauthorized for {seconds} s"
-            ));
-        }
-        report
-    }
-
-    fn add(&mut self, kind: Kind, silence: Option<Duration>, failure: Option<Duration>) {
-        let Some(silence) = silence.filter(|age| *age > SILENT_AFTER) else { return };
-        let (kind, seconds) = (kind.as_str(), silence.as_secs());
-        self.silent.insert(kind, seconds);
-        // The cause of a failure is in the log; everybody can read the answer.
-        let is_retried = failure.is_some_and(|age| age <= RETRIED_WITHIN);
-        self.stuck |= !is_retried;
-        let note = if is_retried { "" } else { ": the watch is stuck" };
-        self.problems.push(format!("no news of {kind} objects for {seconds} s{note}"));
-    }
-}
-
-/// Returns the time for which all watches have been refused as unauthorized. Watches that never
-/// existed, or are absent, do not count.
-fn unauthorized(watches: &WatchHealth) -> Option<Duration> {
-    let exists =
-        |kind: &Kind| watches.heard(*kind).is_some() || watches.unauthorized(*kind).is_some();
-    let ages = Kind::ALL.into_iter().filter(exists).map(|kind| watches.unauthorized(kind));
-    // A watch that is not refused makes the result `None`.
-    ages.collect::<Option<Vec<Duration>>>()?.into_iter().min()
-}
-
 /// Returns the body. `lastUpdated` is the current time in a good answer, and the time of the last
 /// sync in a bad one.
 fn body(
@@ -192,8 +127,10 @@ fn body(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http_body_util::BodyExt;
-    use switchyard_core::model::IpFamily;
+    use switchyard_core::{model::IpFamily, objects::Kind};
 
     use super::*;
     use crate::observability::http::get;
@@ -225,33 +162,16 @@ mod tests {
             body(&good, true, None, true, BTreeMap::new(), now),
             r#"{"lastUpdated":"2024-05-01T10:00:30.123456789Z","currentTime":"2024-05-01T10:00:30.123456789Z","healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
         );
+        let mut late = health(None).report(Instant::now());
+        late.problems = vec!["no news of Service objects for 181 s".to_owned()];
+        let text = body(&late, true, Some(true), true, BTreeMap::from([("Service", 181)]), now);
+        let expected = r#"}},"silentWatches":{"Service":181},"problems":["no news of Service objects for 181 s"]}"#;
+        assert!(text.ends_with(expected), "{text}");
         let nothing = ProxyHealth::new(Duration::from_secs(60)).report(Instant::now());
         assert_eq!(
             body(&nothing, true, Some(false), false, BTreeMap::new(), now),
             r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true}"#
         );
-    }
-
-    #[test]
-    fn watches_that_are_silent_are_told_beside_the_rest() {
-        let seconds = |seconds| Some(Duration::from_secs(seconds));
-        let mut watches = WatchReport::default();
-        watches.add(Kind::Service, seconds(181), seconds(3));
-        watches.add(Kind::EndpointSlice, seconds(180), seconds(3));
-        let mut paused = WatchReport::default();
-        paused.add(Kind::Service, seconds(211), seconds(210));
-        assert!(!paused.stuck, "the server has asked for a minute, and does not answer");
-        watches.add(Kind::ServiceCidr, None, None);
-        assert!(!watches.stuck, "the server is away");
-        let mut good = health(None).report(Instant::now());
-        good.problems = watches.problems.clone();
-        let text = body(&good, true, Some(true), true, watches.silent.clone(), Timestamp::now());
-        let expected = r#"}},"silentWatches":{"Service":181},"problems":["no news of Service objects for 181 s"]}"#;
-        assert!(text.ends_with(expected), "{text}");
-
-        watches.add(Kind::Node, seconds(7200), seconds(7000));
-        assert!(watches.stuck);
-        assert_eq!(watches.problems[1], "no news of Node objects for 7200 s: the watch is stuck");
     }
 
     /// Watches by the seconds since they were heard from, and for which they have been refused.

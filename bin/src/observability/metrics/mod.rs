@@ -163,7 +163,7 @@ impl Metrics {
 
     /// Returns the same with the state of the watches, and of a client with objects.
     pub fn exposition(&self, status: &StatusSources) -> String {
-        self.watches_heard(|kind| status.watches.heard(kind));
+        self.watches_are_silent(|kind| status.watches.silent(kind));
         status.client.state().into_iter().for_each(|client| self.client_is(client));
         self.text()
     }
@@ -332,12 +332,15 @@ impl Metrics {
         }
     }
 
-    /// Sets how long each watch has been silent. A watch that was never established has no series.
-    pub fn watches_heard(&self, heard: impl Fn(Kind) -> Option<Duration>) {
+    /// Sets how long each watch has been silent. A watch that is absent has no series.
+    fn watches_are_silent(&self, silent: impl Fn(Kind) -> Option<Duration>) {
+        let gauges = &self.ours.watch_silence;
         for kind in Kind::ALL {
-            if let Some(age) = heard(kind) {
-                let gauge = self.ours.watch_silence.with_label_values(&[kind.as_str()]);
-                gauge.set(age.as_secs_f64());
+            let labels = [kind.as_str()];
+            match silent(kind) {
+                Some(age) => gauges.with_label_values(&labels).set(age.as_secs_f64()),
+                // An error if there is none.
+                None => drop(gauges.remove_label_values(&labels)),
             }
         }
     }

@@ -30,7 +30,7 @@ metrics! {
         refused: gauges("switchyard_service_ports_refused",
             "Service ports that are left out, since the node refuses what they need", FAMILY),
         watch_silence: seconds("switchyard_watch_silence_seconds",
-            "Time since the API server last sent something on a watch", &["kind"]),
+            "Time since the API server last sent something on a watch, or since its first failure", &["kind"]),
         client: gauges("switchyard_objects_client",
             "Whether a client of --objects-socket is connected, and has ended a list", &["state"]),
         client_silence: gauges("switchyard_objects_client_silence_seconds",

@@ -4,17 +4,16 @@
 mod board;
 mod page;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use serde::Serialize;
 use switchyard::health::ProxyHealth;
-use switchyard_core::objects::Kind;
 use switchyard_sources::kube::WatchHealth;
 
-use super::conntrack::TableUsage;
+use super::{
+    conntrack::TableUsage,
+    watches::{WatchReport, WatchState},
+};
 use crate::{
     config::release,
     objects::{ClientHealth, ClientState},
@@ -23,9 +22,6 @@ use crate::{
 pub use self::board::StatusBoard;
 use self::board::{Destination, Drift, Failure, Synced};
 
-/// The silence after which a watch is not fresh. A watch is opened again after 90 s, and the server
-/// answers that.
-const FRESH: Duration = Duration::from_secs(180);
 /// The share of the limit of connection tracking, in percent, from which it is a problem.
 const NEARLY_FULL: u64 = 80;
 
@@ -55,15 +51,6 @@ pub struct Status {
     counted_seconds_ago: Option<u64>,
     /// The Service ports, and the Services, that are left out or served otherwise than they ask.
     pub not_as_asked: Vec<NotAsAsked>,
-}
-
-/// The state of a watch on the API server.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WatchState {
-    kind: &'static str,
-    seconds_silent: u64,
-    is_fresh: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,19 +96,8 @@ impl StatusSources {
                 "load balancers leave this node out: there is no Node {node}, or it is about to go"
             ));
         }
-        let watches: Vec<WatchState> = Kind::ALL
-            .into_iter()
-            .filter_map(|kind| Some((kind, self.watches.heard(kind)?)))
-            .map(|(kind, silence)| WatchState {
-                kind: kind.as_str(),
-                seconds_silent: silence.as_secs(),
-                is_fresh: silence <= FRESH,
-            })
-            .collect();
-        for watch in watches.iter().filter(|watch| !watch.is_fresh) {
-            let WatchState { kind, seconds_silent, .. } = watch;
-            problems.push(format!("no news of {kind} objects for {seconds_silent} s"));
-        }
+        let watches = WatchReport::new(&self.watches);
+        problems.extend(watches.problems);
         let client = self.client.state();
         if client.is_some_and(|client| !client.is_synced) {
             problems.push("no client of --objects-socket has ended a list".to_owned());
@@ -141,7 +117,7 @@ impl StatusSources {
             last_sync: None,
             last_failure: None,
             last_drift: None,
-            watches,
+            watches: watches.watches,
             objects_client: client,
             conntrack: usage.map(|usage| Conntrack {
                 entries: usage.entries,

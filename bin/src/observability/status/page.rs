@@ -63,18 +63,19 @@ fn ago(seconds: u64) -> String {
 impl Status {
     /// The first sentence.
     fn summary(&self) -> String {
-        let served =
-            format!("{} Service ports by {} endpoints", self.service_ports, self.endpoints);
-        match &self.problems[..] {
-            [] if self.last_sync.is_none() => {
-                format!("{} has not synced yet; rules of an earlier run serve", self.node)
+        let state = match self.last_sync {
+            Some(_) => {
+                let Self { service_ports, endpoints, .. } = self;
+                format!("serves {service_ports} Service ports by {endpoints} endpoints")
             }
-            [] => format!("{} serves {served}; nothing is wrong", self.node),
-            [one] => format!("{} serves {served}; one thing is wrong: {one}", self.node),
-            [one, rest @ ..] => {
-                format!("{} serves {served}; wrong: {one}, and {} more", self.node, rest.len())
-            }
-        }
+            None => "has not synced yet".to_owned(),
+        };
+        let wrong = match &self.problems[..] {
+            [] => "nothing is wrong".to_owned(),
+            [one] => format!("one thing is wrong: {one}"),
+            [one, rest @ ..] => format!("wrong: {one}, and {} more", rest.len()),
+        };
+        format!("{} {state}; {wrong}", self.node)
     }
 
     fn parts(&self) -> Vec<Part> {
@@ -391,8 +392,7 @@ mod tests {
             assert!(!text.contains("other Services"), "{text}");
         }
         status.last_sync = None;
-        status.problems.clear();
-        assert!(status.text().starts_with("node-1 has not synced yet"));
+        assert!(status.text().starts_with("node-1 has not synced yet; wrong: IPv4 is late"));
     }
 
     #[test]

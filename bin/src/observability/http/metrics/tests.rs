@@ -6,7 +6,7 @@ use futures::future;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
 use switchyard::health::ProxyHealth;
-use switchyard_core::model::IpFamily;
+use switchyard_core::{model::IpFamily, objects::Kind};
 use switchyard_sources::kube::WatchHealth;
 
 use super::*;
@@ -76,6 +76,19 @@ async fn a_node_that_load_balancers_leave_out_is_a_problem() {
         health.set_node_eligible(is_eligible);
         let (_, _, body) = ask(&handler, get("/status")).await;
         assert_eq!(body.contains("there is no Node node-1, or "), !is_eligible, "{body}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_never_worked_are_a_problem() {
+    let handler = handler(|_| {});
+    for (refused, is_silent) in [(Some(Duration::from_secs(181)), true), (None, false)] {
+        handler.status.watches.set(Kind::Service, None, refused);
+        let (_, _, body) = ask(&handler, get("/status")).await;
+        assert_eq!(body.contains("no news of Service objects for 181 s"), is_silent, "{body}");
+        let text = handler.metrics.exposition(&handler.status);
+        let series = "switchyard_watch_silence_seconds{kind=\"Service\"} 181";
+        assert_eq!(text.contains(series), is_silent, "{text}");
     }
 }
 
