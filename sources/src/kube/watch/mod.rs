@@ -231,7 +231,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             self.failures += 1;
         }
         if self.failures >= MAX_STREAM_ERRORS {
-            info!(%kind, server, failures = self.failures, "WatchList not supported; falling back to list");
+            info!(%kind, server, failures = self.failures, "Watch failed repeatedly; trying a list");
             self.change_way(false);
         }
         self.log_and_wait(failure)
