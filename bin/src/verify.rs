@@ -78,7 +78,8 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             tracker.set_interface_addresses(route::interface_addresses()?);
             tracker.resolve();
             let names = Known::names(&tracker);
-            let services = names.filter_map(|name| Known::service(&tracker, name)).collect();
+            let services =
+                names.filter_map(|name| Known::service(&tracker, name, &|_| true)).collect();
             Picture { node: Known::node(&tracker), services }
         }
         (None, _) => return compare_running(&explain::socket(flags), settings, limits),

@@ -46,7 +46,7 @@ impl Expected {
         if node.mode.as_deref() != Some(Mode::NFTABLES.as_str()) {
             return None;
         }
-        let ports = known.service(name)?.ports.into_iter();
+        let ports = known.service(name, &|_| true)?.ports.into_iter();
         let ports = ports
             .filter(|port| port.refused.is_none() && node.refused.get(port.id.family).is_none());
         let known_ports: Vec<KnownPort> = ports.collect();

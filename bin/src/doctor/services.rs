@@ -74,7 +74,7 @@ pub(super) fn see(known: &Known) -> Result<Seen, String> {
     let addresses = addresses.map_err(|error| ErrorChain(&error).to_string())?;
     tracker.set_interface_addresses(addresses.iter().copied());
     tracker.resolve();
-    let services = tracker.names().filter_map(|name| tracker.service(name)).collect();
+    let services = tracker.names().filter_map(|name| tracker.service(name, &|_| true)).collect();
     Ok(Seen { picture: Picture { node: Facts::node(&tracker), services }, is_cut })
 }
 

@@ -148,12 +148,13 @@ async fn converse(
         }
         Ok(Request::Changes { seconds, service }) => {
             let changes = history.changes(Duration::from_secs(seconds), service.as_deref());
-            let whole = json!({"status": 0, "text": changes.to_string(), "answer": changes.syncs});
-            return Ok(send(&mut writing, &whole).await?);
+            let text = changes.to_string();
+            let answer = Answer { status: Some(0), text: Some(text), answer: changes.syncs };
+            return Ok(send(&mut writing, &answer).await?);
         }
         Ok(Request::Status) => match &sources.top {
             Some(top) => {
-                let answer = json!({"answer": top.status.now(top.mode.as_str())});
+                let answer = Answer::of(top.status.now(top.mode.as_str()));
                 return Ok(send(&mut writing, &answer).await?);
             }
             None => "there is no status".to_owned(),
@@ -167,8 +168,8 @@ async fn converse(
             Ok(question) => match answer(question, sources).await {
                 Ok(answer) => {
                     let (status, text) = (answer.verdict.exit_status(), answer.to_string());
-                    let whole = json!({"status": status, "text": text, "answer": answer});
-                    return Ok(send(&mut writing, &whole).await?);
+                    let answer = Answer { status: Some(status), text: Some(text), answer };
+                    return Ok(send(&mut writing, &answer).await?);
                 }
                 Err(error) => error.to_string(),
             },
@@ -195,7 +196,7 @@ async fn top(sources: &Sources) -> Result<Option<Arc<[u8]>>, ServerError> {
     let history = Arc::clone(&sources.history);
     let answer = move || {
         let answer = Top::new(programmed, &top, &history, &flows);
-        serde_json::to_vec(&Answer { answer })
+        serde_json::to_vec(&Answer::of(answer))
     };
     let line = task::spawn_blocking(answer).await.map_err(|_| ServerError::Ended)?;
     let mut line = line.map_err(io::Error::from)?;
@@ -207,8 +208,19 @@ async fn top(sources: &Sources) -> Result<Option<Arc<[u8]>>, ServerError> {
 
 /// The answer as a line has it.
 #[derive(Serialize)]
-struct Answer {
-    answer: Top,
+struct Answer<T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    answer: T,
+}
+
+impl<T> Answer<T> {
+    /// An answer without text.
+    fn of(answer: T) -> Self {
+        Self { status: None, text: None, answer }
+    }
 }
 
 /// Sends the Services, a few at a time, and all else that is known if it is the `whole` snapshot.
@@ -228,7 +240,8 @@ async fn snapshot(
     for part in names.chunks(PART) {
         let part = part.to_vec();
         let read = move |known: &Tracker| {
-            part.iter().filter_map(|name| Known::service(known, name)).collect::<Vec<_>>()
+            let whole = |name| Known::service(known, name, &|_| true);
+            part.iter().filter_map(whole).collect::<Vec<_>>()
         };
         for service in ask(engine, read).await? {
             send(to, &Line::service(service)).await?;

@@ -15,7 +15,7 @@ use super::{
     similar::similar,
 };
 use crate::{
-    model::{IpFamily, Protocol, ServiceName},
+    model::{IpFamily, Protocol, ServiceName, ServicePortId},
     state::{Endpoint, Frontend, FrontendAddress, Pool, PoolKind},
 };
 
@@ -52,7 +52,8 @@ fn about_service(
     node: &KnownNode,
 ) -> Explanation {
     let unknown = |sentence| Explanation::new(question, node, Verdict::Unknown, sentence);
-    let Some(service) = known.service(name) else {
+    let is_asked = |id: &ServicePortId| port.is_none_or(|port| *id.name.port == *port);
+    let Some(service) = known.service(name, &is_asked) else {
         let mut sentence = format!("No Service {name} is proxied on {}.", node.name);
         let similar: Vec<String> =
             similar(name, known.names()).iter().map(ToString::to_string).collect();
@@ -65,21 +66,21 @@ fn about_service(
         answer.findings.push(findings::problem(cause::NO_SERVICE, because));
         return answer;
     };
-    let is_asked = |known: &&KnownPort| port.is_none_or(|port| *known.id.name.port == *port);
-    let ports: Vec<&KnownPort> = service.ports.iter().filter(is_asked).collect();
-    if let (Some(port), []) = (port, &*ports) {
-        let names: BTreeSet<&str> = service.ports.iter().map(|port| &*port.id.name.port).collect();
-        let names: Vec<&str> = names.into_iter().collect();
+    if let (Some(port), []) = (port, &*service.ports) {
+        let all = known.service(name, &|_| true).into_iter().flat_map(|service| service.ports);
+        let names: BTreeSet<_> = all.map(|port| port.id.name.port).collect();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         let mut answer =
             unknown(format!("{name} has no port `{port}`; its ports are: {}.", names.join(", ")));
         let because = format!("{name} has no port of this name");
         answer.findings.push(findings::problem(cause::NO_PORT, because));
         return answer;
     }
+    let ports = &service.ports;
     let frontends: Vec<FrontendLine> =
         ports.iter().flat_map(|port| frontend_lines(port, node, |_| true)).collect();
-    let endpoints: Vec<EndpointLine> = ports.iter().flat_map(|port| endpoint_lines(port)).collect();
-    let findings = findings::of_service(&service, &ports, &frontends, node);
+    let endpoints: Vec<EndpointLine> = ports.iter().flat_map(endpoint_lines).collect();
+    let findings = findings::of_service(&service, &frontends, node);
     let verdict = verdict(frontends.iter().flat_map(|line| &line.routes), &findings);
     let sentence = service_sentence(&service, &endpoints, verdict, &findings, node);
     Explanation {
@@ -87,6 +88,7 @@ fn about_service(
         health_check: service.health_check,
         frontends,
         endpoints,
+        unlisted_endpoints: unlisted(&service),
         findings,
         ..Explanation::new(question, node, verdict, sentence)
     }
@@ -123,6 +125,7 @@ fn service_sentence(
     };
     let (used, all) = (count(&|line| line.state.is_used()), count(&|_| true));
     let by = match (used, all) {
+        _ if unlisted(service) > 0 => format!("at least {used} endpoints"),
         (1, 1) => "its only endpoint".to_owned(),
         (used, all) if used == all => format!("its {all} endpoints"),
         (used, all) => format!("{used} of its {all} endpoints"),
@@ -158,20 +161,16 @@ fn about_address(
         at = None;
         owner = known.owner(None, family, protocol, to.port());
     }
-    let found = owner.and_then(|id| {
-        let mut service = known.service(&id.name.service)?;
-        service.ports.retain(|port| port.id == id);
-        Some(service)
-    });
+    let found = owner.and_then(|id| known.service(&id.name.service, &|port| *port == id));
     let Some(service) = found.filter(|service| !service.ports.is_empty()) else {
         return Explanation { client: kind, ..unserved(question, to, protocol, known, node) };
     };
-    let ports: Vec<&KnownPort> = service.ports.iter().collect();
+    let ports = &service.ports;
     let listens = |frontend: &Frontend| (frontend.at.ip(), frontend.port) == (at, to.port());
     let frontends: Vec<FrontendLine> =
         ports.iter().flat_map(|port| frontend_lines(port, node, listens)).collect();
-    let endpoints: Vec<EndpointLine> = ports.iter().flat_map(|port| endpoint_lines(port)).collect();
-    let mut findings = findings::of_service(&service, &ports, &frontends, node);
+    let endpoints: Vec<EndpointLine> = ports.iter().flat_map(endpoint_lines).collect();
+    let mut findings = findings::of_service(&service, &frontends, node);
     let line = frontends.first();
     let mut route = line.zip(kind).and_then(|(line, kind)| route_of(&line.routes, kind));
     if let (Some(client), Some(allowed)) = (client, line.and_then(|l| l.allowed_sources.as_ref()))
@@ -200,9 +199,15 @@ fn about_address(
         route,
         frontends,
         endpoints,
+        unlisted_endpoints: unlisted(&service),
         findings,
         ..Explanation::new(question, node, verdict, sentence)
     }
+}
+
+/// The number of endpoints that a Service has beside those that are listed.
+fn unlisted(service: &KnownService) -> usize {
+    service.ports.iter().map(|port| port.unlisted).sum()
 }
 
 /// The connections of a question about an address.

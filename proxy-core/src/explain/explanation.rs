@@ -122,6 +122,9 @@ pub struct Explanation {
     pub frontends: Vec<FrontendLine>,
     /// The endpoints, used or left out.
     pub endpoints: Vec<EndpointLine>,
+    /// The number of endpoints of ports whose endpoints are not among these, as the ports before
+    /// these ports have too many.
+    pub unlisted_endpoints: usize,
     /// The reason why a running proxy has not counted the flows of the endpoints; `None` if it has, or
     /// there is nothing to count.
     pub flows_not_counted: Option<String>,
@@ -274,6 +277,7 @@ impl Explanation {
             route: None,
             frontends: Vec::new(),
             endpoints: Vec::new(),
+            unlisted_endpoints: 0,
             flows_not_counted: None,
             other_tables: None,
             unread_tables: Vec::new(),

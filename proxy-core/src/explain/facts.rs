@@ -15,8 +15,13 @@ use crate::{
 pub trait Known {
     /// The node.
     fn node(&self) -> KnownNode;
-    /// A Service; `None` if there is none of that name that this proxy serves.
-    fn service(&self, name: &ServiceName) -> Option<KnownService>;
+    /// A Service with the ports that are asked for; `None` if there is none of that name that this
+    /// proxy serves.
+    fn service(
+        &self,
+        name: &ServiceName,
+        is_asked: &dyn Fn(&ServicePortId) -> bool,
+    ) -> Option<KnownService>;
     /// The Service port that has an address and port; without an address, a node port.
     fn owner(
         &self,
@@ -110,6 +115,9 @@ pub struct KnownPort {
     pub refused: Option<String>,
     /// The endpoints of the port, sorted by address.
     pub endpoints: Vec<KnownEndpoint>,
+    /// The number of endpoints if they are not listed, as ports before this one have too many.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub unlisted: usize,
     /// Addresses and ports that belong to other Services.
     pub lost: Vec<LostFrontend>,
 }
@@ -209,8 +217,15 @@ impl Known for Picture {
         self.node.clone()
     }
 
-    fn service(&self, name: &ServiceName) -> Option<KnownService> {
-        self.services.iter().find(|service| service.name == *name).cloned()
+    fn service(
+        &self,
+        name: &ServiceName,
+        is_asked: &dyn Fn(&ServicePortId) -> bool,
+    ) -> Option<KnownService> {
+        let service = self.services.iter().find(|service| service.name == *name)?;
+        let ports = service.ports.iter().filter(|port| is_asked(&port.id)).cloned().collect();
+        let (name, problems) = (service.name.clone(), service.problems.clone());
+        Some(KnownService { name, problems, ports, ..*service })
     }
 
     fn owner(

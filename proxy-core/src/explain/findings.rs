@@ -8,6 +8,7 @@ use super::{
     explanation::{Finding, FrontendLine},
     facts::{EndpointState, KnownNode, KnownPort, KnownService},
 };
+use crate::model::HashMap;
 
 /// The most endpoints that a finding names.
 pub(super) const MOST_NAMED: usize = 3;
@@ -72,24 +73,23 @@ pub(super) fn reason(state: EndpointState) -> &'static str {
     }
 }
 
-/// Returns the findings about ports of a Service and these frontends, problems first.
+/// Returns the findings about the ports of a Service and these frontends, problems first.
 pub(super) fn of_service(
     service: &KnownService,
-    ports: &[&KnownPort],
     frontends: &[FrontendLine],
     node: &KnownNode,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    for port in ports {
+    let mut fates = HashMap::<_, BTreeSet<Fate>>::default();
+    for line in frontends {
+        let fates = fates.entry((&line.port_name, line.protocol, line.family)).or_default();
+        fates.extend(line.routes.iter().map(|route| rank(route.to, route.clients)));
+    }
+    for port in &service.ports {
         let name = &port.id;
-        let of_port = frontends.iter().filter(|line| {
-            (&line.port_name, line.protocol, line.family)
-                == (&name.name.port, name.name.protocol, name.family)
-        });
-        let routes: BTreeSet<_> =
-            of_port.flat_map(|line| &line.routes).map(|r| rank(r.to, r.clients)).collect();
-        let endpoints = port.endpoints.len();
-        for fate in routes {
+        let endpoints = port.endpoints.len() + port.unlisted;
+        let key = (&name.name.port, name.name.protocol, name.family);
+        for fate in fates.remove(&key).unwrap_or_default() {
             match fate {
                 Fate::Refused => found.push(problem(
                     cause::NO_ENDPOINT,
@@ -142,7 +142,7 @@ pub(super) fn of_service(
         }
     }
     for (family, reason) in [("IPv4", &node.refused.v4), ("IPv6", &node.refused.v6)] {
-        let has_family = || ports.iter().any(|port| port.id.family.as_str() == family);
+        let has_family = || service.ports.iter().any(|port| port.id.family.as_str() == family);
         if let Some(reason) = reason.as_ref().filter(|_| has_family()) {
             let because = format!("the node refuses all of {family}: {reason}");
             found.push(problem(cause::REFUSED, because));
@@ -150,7 +150,7 @@ pub(super) fn of_service(
     }
     let unusable = |text: &String| problem(cause::UNUSABLE, text.clone());
     found.extend(service.problems.iter().map(unusable));
-    found.extend(LEFT_OUT.into_iter().filter_map(|state| left_out(state, ports)));
+    found.extend(LEFT_OUT.into_iter().filter_map(|state| left_out(state, &service.ports)));
     // In the order in which they were found.
     found.sort_by_key(|finding| !finding.is_problem);
     found.dedup();
@@ -176,7 +176,7 @@ fn rank(to: RouteEnd, clients: Clients) -> Fate {
 }
 
 /// The finding about the endpoints that are left out for one reason; `None` if there are none.
-fn left_out(state: EndpointState, ports: &[&KnownPort]) -> Option<Finding> {
+fn left_out(state: EndpointState, ports: &[KnownPort]) -> Option<Finding> {
     let endpoints = ports.iter().flat_map(|port| &port.endpoints);
     let addresses: BTreeSet<String> = endpoints
         .filter(|endpoint| endpoint.state == state)

@@ -72,6 +72,10 @@ impl fmt::Display for Explanation {
             let lines = self.endpoints.iter().map(endpoint_row);
             table(f, std::iter::once(header).chain(lines).collect())?;
         }
+        if self.unlisted_endpoints > 0 {
+            let ask = "ask about one, as NAMESPACE/NAME:PORT";
+            writeln!(f, "and {} more, of other ports; {ask}", self.unlisted_endpoints)?;
+        }
         if let Some(why) = &self.flows_not_counted {
             writeln!(f, "flows were not counted: {}", Printable(why))?;
         }

@@ -14,6 +14,10 @@ use crate::{
     state::FrontendAddress,
 };
 
+/// Ports of a Service after so many endpoints are known without theirs: an answer has a line for
+/// each endpoint of each port.
+const MOST_LISTED: usize = 10_000;
+
 impl Known for Tracker {
     fn node(&self) -> KnownNode {
         let inputs = &self.node_inputs;
@@ -34,7 +38,11 @@ impl Known for Tracker {
         }
     }
 
-    fn service(&self, name: &ServiceName) -> Option<KnownService> {
+    fn service(
+        &self,
+        name: &ServiceName,
+        is_asked: &dyn Fn(&ServicePortId) -> bool,
+    ) -> Option<KnownService> {
         let service = self.services.get(name)?;
         let key = service_key(name);
         let problems = [&self.problems, &self.conflicts, self.unsupported.problems()];
@@ -44,17 +52,23 @@ impl Known for Tracker {
         let mut problems: Vec<String> =
             problems.map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
         problems.sort_unstable();
-        let ports = families(service).flat_map(|(family, addresses)| {
-            let ports = service.ports.iter();
-            ports.map(move |port| self.known_port(service, port, family, addresses))
-        });
+        let mut ports = Vec::new();
+        let mut left = MOST_LISTED;
+        for (family, addresses) in families(service) {
+            for port in &service.ports {
+                let id = resolve::id(service, port, family);
+                if is_asked(&id) {
+                    ports.push(self.known_port(id, service, port, addresses, &mut left));
+                }
+            }
+        }
         Some(KnownService {
             name: name.clone(),
             internal_local: service.internal_local,
             external_local: service.external_local,
             health_check: self.state.health_checks.get(name).copied(),
             problems,
-            ports: ports.collect(),
+            ports,
         })
     }
 
@@ -106,14 +120,15 @@ impl Tracker {
         self.withheld.refused()
     }
 
+    /// Returns a port, with its endpoints if some are `left` to be listed.
     fn known_port(
         &self,
+        id: ServicePortId,
         service: &Service,
         port: &ServicePort,
-        family: IpFamily,
         addresses: &Addresses,
+        left: &mut usize,
     ) -> KnownPort {
-        let id = resolve::id(service, port, family);
         let resolved =
             self.state.service_ports.get(&id).or_else(|| self.withheld.value(&id)).cloned();
         let wanted = listeners(port, addresses, self.config.external_ips);
@@ -122,14 +137,23 @@ impl Tracker {
         let uses_cluster = service.uses_cluster(port, addresses, self.config.external_ips);
         let slices = || self.slices.get(&service.name);
         let pools = resolved.as_deref();
-        let mut endpoints = pools::examined(&id, slices(), zone, uses_cluster, pools);
-        endpoints
-            .extend(pools::strays(&id, slices(), |family| service.addresses.get(family).is_some()));
-        endpoints.sort_unstable();
+        let (mut endpoints, mut unlisted) = (Vec::new(), 0);
+        if *left > 0 {
+            let has_family = |family| service.addresses.get(family).is_some();
+            endpoints = pools::examined(&id, slices(), zone, uses_cluster, pools);
+            endpoints.extend(pools::strays(&id, slices(), has_family));
+            endpoints.sort_unstable();
+            *left = left.saturating_sub(endpoints.len());
+        } else {
+            // None is looked at, for a Service may have thousands of such ports.
+            let of_family = slices().filter(|slice| slice.family == id.family);
+            unlisted = of_family.map(|slice| slice.endpoints.len()).sum();
+        }
         KnownPort {
             refused: self.withheld.reason(&id).map(str::to_owned),
             resolved,
             endpoints,
+            unlisted,
             lost,
             id,
         }

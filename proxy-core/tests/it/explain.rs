@@ -221,6 +221,36 @@ fn each_endpoint_that_is_left_out_has_its_reason() {
 }
 
 #[test]
+fn endpoints_are_listed_of_the_first_ports_or_of_the_port_that_is_asked_about() {
+    let endpoints = |ready| (0..60).map(move |i| (i, ready));
+    let endpoints = endpoints(false).chain(endpoints(true)).map(|(i, ready)| {
+        let mut made = endpoint(&format!("10.1.{}.{i}", u8::from(ready)), NODE);
+        made["conditions"] = json!({ "ready": ready });
+        made
+    });
+    let big = slice("big", "a").set("endpoints", json!(endpoints.collect::<Vec<_>>()));
+    let (big, service) = (1..=100).fold((big, service("big", "10.96.0.1")), |(big, of), port| {
+        let name = format!("p{port}");
+        (big.port(&name, "TCP", 8000 + port), of.port(&name, "TCP", port))
+    });
+    let known = cluster([&service, &big]);
+    let counts = |question| {
+        let answer = ask(&known, question);
+        check_schema("explain", &json!(answer));
+        (answer.endpoints.len(), answer.unlisted_endpoints, answer.to_string())
+    };
+    let (listed, unlisted, text) = counts("ns/big");
+    assert_eq!((listed, unlisted), (84 * 120, 16 * 120));
+    assert!(text.starts_with("ns/big is served on node-1 by at least 60 endpoints."), "{text}");
+    assert!(text.contains("\nand 1920 more, of other ports; ask about one"), "{text}");
+    for question in ["ns/big:p100", "10.96.0.1:100"] {
+        let (listed, unlisted, text) = counts(question);
+        assert_eq!((listed, unlisted), (120, 0), "{text}");
+    }
+    assert!(counts("ns/big:none").2.contains("its ports are: p1, p10, p100,"));
+}
+
+#[test]
 fn what_is_not_served_has_a_reason_a_code_and_a_verdict() {
     let none_ready =
         slice("web", "a").port("http", "TCP", 8080).endpoint(with(json!({"ready": false})));
@@ -301,7 +331,7 @@ proptest! {
             tracker.apply(event);
         }
         tracker.resolve();
-        let services = tracker.names().filter_map(|name| Known::service(&tracker, name));
+        let services = tracker.names().filter_map(|name| Known::service(&tracker, name, &|_| true));
         let picture = Picture { node: Known::node(&tracker), services: services.collect() };
         let text = serde_json::to_string(&picture).unwrap();
         prop_assert_eq!(&serde_json::from_str::<Picture>(&text).unwrap(), &picture);

@@ -70,8 +70,9 @@ fn compare(events: Vec<Event>, node_ports: &[NodePortAddressConfig]) -> Report {
     let state = tracker.state();
     let addresses = local_addresses();
     let ports = state.service_ports.values();
-    let known: Vec<_> =
-        Known::names(&tracker).filter_map(|name| Known::service(&tracker, name)).collect();
+    let known: Vec<_> = Known::names(&tracker)
+        .filter_map(|name| Known::service(&tracker, name, &|_| true))
+        .collect();
     let drained = known.iter().flat_map(|one| &one.ports).flat_map(drained);
     let objects = Objects::new(Family::Ip, &state.node, ports, &addresses).drained(drained);
     let mut report = Report::default();
