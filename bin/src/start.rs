@@ -50,7 +50,8 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     {
         tracing::info!(
             "Node ports are served on primary addresses and localhost only; without a mode, \
-             kube-proxy serves them on all addresses, as nodePortAddresses: [all] does"
+             kube-proxy serves them on all addresses, as nodePortAddresses: [0.0.0.0/0, \"::/0\"] \
+             does"
         );
     }
     match run::run(&settings, loaded, flags, (backends, &traffic), chosen) {

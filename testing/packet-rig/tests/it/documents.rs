@@ -246,6 +246,18 @@ fn every_link_in_the_pages_leads_somewhere() {
     }
 }
 
+/// The file that is kube-proxy's again after the way back, to whose releases before 1.37 an entry
+/// is a network, or the only word.
+#[test]
+fn node_port_addresses_are_written_as_any_kube_proxy_reads_them() {
+    for (page, text) in pages() {
+        for list in spans(&text).filter_map(|span| span.strip_prefix("nodePortAddresses: [")) {
+            let are_networks = list.split(',').all(|entry| entry.contains('/'));
+            assert!(are_networks || list == "primary]", "{} has {list}", page.display());
+        }
+    }
+}
+
 /// The summary of the site, by which readers find the page. scripts/build-site.sh adds the codes.
 #[test]
 fn every_page_is_in_the_summary() {
