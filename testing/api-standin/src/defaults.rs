@@ -5,6 +5,8 @@
 //! with affinity, for example, does not expect that there is none. Source: the defaults in the API
 //! reference of Service and EndpointSlice, and the conversions of Node.
 
+use std::net::IpAddr;
+
 use serde_json::{Value, json};
 
 /// Adds the fields that are missing in a Service, an EndpointSlice or a Node; other objects stay as
@@ -64,7 +66,10 @@ fn cluster_ips(spec: &mut Value) {
     let addresses = spec["clusterIPs"].as_array().cloned().unwrap_or_default();
     let family = |ip: &Value| match ip.as_str()? {
         "" | "None" => None,
-        ip if ip.contains(':') => Some(Value::from("IPv6")),
+        // An address that is mapped into IPv6 is IPv4.
+        ip if ip.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_ipv6()) => {
+            Some(Value::from("IPv6"))
+        }
         _ => Some("IPv4".into()),
     };
     let families: Vec<Value> = addresses.iter().filter_map(family).collect();
@@ -151,6 +156,8 @@ mod tests {
             ])
         );
         assert_eq!(completed(service.clone()), service, "nothing is missing any more");
+        let mapped = json!({"kind": "Service", "spec": {"clusterIP": "::ffff:10.96.0.1"}});
+        assert_eq!(completed(mapped)["spec"]["ipFamilies"], json!(["IPv4"]));
     }
 
     #[test]
