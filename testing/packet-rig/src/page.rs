@@ -32,8 +32,7 @@ target/debug/service-conformance --proxy 'PROGRAM --kubeconfig {kubeconfig} {fla
 A cell is repeated by the command of its column, followed by the names of its row's cases. *Passes*: in all cases of the
 row. *Differs*: the proxy does otherwise, and a run fails if one of ours or kube-proxy does no longer. *Not*: the
 backend cannot do it. Numbers are those of the [notes](#notes). Kube-proxy's columns are of
-the release below, whose nftables mode was an alpha if that is 1.30; the differences of later releases are in
-[semantics.md](semantics.md#where-kube-proxy-behaves-otherwise).
+the release below; [semantics.md](semantics.md#where-kube-proxy-behaves-otherwise) has the differences of 1.30 as well.
 ";
 
 /// A note of cells whose cases expect a client's address, which no proxy in user space keeps.
