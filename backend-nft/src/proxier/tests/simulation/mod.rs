@@ -82,8 +82,9 @@ const CONVERGED: Duration = Duration::from_secs(420);
 /// The time after which a change that waits makes a process unhealthy.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(60);
 
-/// The most requests of a source in an hour in which nothing happens: a watch lasts 300 s at least.
-const REQUESTS_AN_HOUR: usize = 4 * 13;
+/// The most requests of a source in an hour in which nothing happens: a watch that brings nothing
+/// is opened again after 90 s, and the version is asked for after two.
+const REQUESTS_AN_HOUR: usize = 4 * (41 + 21);
 
 #[derive(Clone, Debug)]
 enum Step {
