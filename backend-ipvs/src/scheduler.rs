@@ -140,6 +140,11 @@ impl Scheduler {
         plain.chain([Self::WeightedRoundRobin, Self::RoundRobin])
     }
 
+    /// Whether the order of real servers decides which of them a client has.
+    pub(crate) const fn hashes(self) -> bool {
+        matches!(self, Self::SourceHash | Self::DestinationHash | Self::Maglev)
+    }
+
     /// The flags of virtual servers with the scheduler.
     ///
     /// `mh` hashes the client's port, too, as in kube-proxy. `sh` and `mh` take another real server

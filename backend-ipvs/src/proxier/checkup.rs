@@ -8,7 +8,6 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     mem,
     net::IpAddr,
-    time::Instant,
 };
 
 use switchyard_core::{
@@ -184,8 +183,7 @@ impl IpvsProxier {
             refused: self.held.refused.clone(),
             ..Expected::default()
         };
-        let mut changes =
-            ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
+        let mut changes = ServerChanges::new(&mut self.draining, &mut self.schedulers, &self.order);
         for (selector, server) in &wanted.servers {
             match (self.kernel.real_servers(selector), "list the real servers of IPVS") {
                 // The virtual server may be gone.

@@ -7,7 +7,6 @@ use std::{
     mem,
     net::IpAddr,
     sync::Arc,
-    time::Instant,
 };
 
 use switchyard_core::{
@@ -202,8 +201,7 @@ impl IpvsProxier {
         is_ruled: bool,
         refused: &mut Refused,
     ) -> Result<(Commands, Commands), SyncError> {
-        let mut changes =
-            ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
+        let mut changes = ServerChanges::new(&mut self.draining, &mut self.schedulers, &self.order);
         for (selector, server) in &wanted.servers {
             let Some(held) = held.get(selector) else {
                 changes.draining.forget(selector);

@@ -5,7 +5,6 @@ use std::{
     mem,
     net::IpAddr,
     sync::Arc,
-    time::Instant,
 };
 
 use switchyard_core::{
@@ -86,8 +85,7 @@ impl IpvsProxier {
         difference: Difference,
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
-        let mut changes =
-            ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
+        let mut changes = ServerChanges::new(&mut self.draining, &mut self.schedulers, &self.order);
         let mut is_known = BTreeSet::new();
         for (selector, sides) in &difference.servers {
             // Each is tried again, and noted if it is refused again.

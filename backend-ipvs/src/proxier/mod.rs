@@ -31,6 +31,7 @@ mod tried;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::RandomState,
     mem,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -134,6 +135,8 @@ pub(crate) struct IpvsProxier {
     unrouted: Unrouted,
     draining: Draining,
     schedulers: Schedulers,
+    /// The hash that decides the order in which real servers are added.
+    order: RandomState,
     /// Whether the kernel is known to hold what was synced last.
     is_sure: bool,
     /// The families that the last sync programmed.
@@ -237,6 +240,7 @@ impl IpvsProxier {
             unrouted: Unrouted::default(),
             draining: Draining::new(config.drain_limit),
             schedulers: Schedulers::default(),
+            order: RandomState::new(),
             is_sure: false,
             programmed: PerFamily::default(),
             is_prepared: false,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{BuildHasher, RandomState},
     net::SocketAddr,
     time::Instant,
 };
@@ -25,17 +26,19 @@ pub(crate) struct ServerChanges<'d> {
     pub(crate) retire: Commands,
     pub(crate) draining: &'d mut Draining,
     pub(crate) schedulers: &'d mut Schedulers,
-    pub(crate) now: Instant,
+    /// The hash that decides the order in which real servers are added.
+    order: &'d RandomState,
+    now: Instant,
 }
 
 impl<'d> ServerChanges<'d> {
     pub(crate) fn new(
         draining: &'d mut Draining,
         schedulers: &'d mut Schedulers,
-        now: Instant,
+        order: &'d RandomState,
     ) -> Self {
         let (serve, retire) = <(Commands, Commands)>::default();
-        Self { serve, retire, draining, schedulers, now }
+        Self { serve, retire, draining, schedulers, order, now: Instant::now() }
     }
 
     /// Plans a virtual server that the kernel does not have.
@@ -45,7 +48,24 @@ impl<'d> ServerChanges<'d> {
             return;
         }
         self.serve.add_server(server.definition(selector));
-        for (address, weight) in server.weights() {
+        self.add_reals(selector, server, server.weights().into_iter().collect());
+    }
+
+    /// Plans real servers that the kernel does not have. Most schedulers begin with the one that
+    /// is added last: in the order of addresses, all nodes would begin with the same. The virtual
+    /// servers of a Service port have one order, so that a client who takes turns at all of them
+    /// has the same real server at each. Schedulers that hash get the same order on all nodes.
+    fn add_reals(
+        &mut self,
+        selector: Selector,
+        server: &Server,
+        mut reals: Vec<(SocketAddr, u32)>,
+    ) {
+        if !server.scheduler.hashes() {
+            let port = &server.port.id;
+            reals.sort_by_cached_key(|(address, _)| self.order.hash_one((port, address)));
+        }
+        for (address, weight) in reals {
             self.serve.push(selector, Action::AddReal(address, weight));
         }
     }
@@ -93,10 +113,10 @@ impl<'d> ServerChanges<'d> {
                 None => self.compare_unwanted(selector, real, server),
             }
         }
-        for (address, weight) in weights {
-            self.draining.end(&selector, &address);
-            self.serve.push(selector, Action::AddReal(address, weight));
+        for address in weights.keys() {
+            self.draining.end(&selector, address);
         }
+        self.add_reals(selector, server, weights.into_iter().collect());
         self.end_without_pool(selector, server);
     }
 
@@ -137,7 +157,7 @@ impl<'d> ServerChanges<'d> {
             self.serve.edit_server(wanted);
         }
         let new = after.weights();
-        self.change_reals(selector, &old, &new);
+        self.change_reals(selector, after, &old, &new);
         let draining = self.draining.of(&selector).into_iter();
         let gone: Vec<SocketAddr> =
             old.into_keys().chain(draining).filter(|address| !new.contains_key(address)).collect();
@@ -151,19 +171,20 @@ impl<'d> ServerChanges<'d> {
     fn change_reals(
         &mut self,
         selector: Selector,
+        server: &Server,
         old: &BTreeMap<SocketAddr, u32>,
         new: &BTreeMap<SocketAddr, u32>,
     ) {
+        let mut added = Vec::new();
         for (&address, &weight) in new {
             let was_draining = self.draining.end(&selector, &address);
             match old.get(&address) {
                 Some(same) if *same == weight => {}
-                None if !was_draining => {
-                    self.serve.push(selector, Action::AddReal(address, weight))
-                }
+                None if !was_draining => added.push((address, weight)),
                 _ => self.serve.push(selector, Action::EditReal(address, weight)),
             }
         }
+        self.add_reals(selector, server, added);
     }
 
     /// Plans the end of a real server that takes no new connections, or has taken none for a while.
@@ -239,13 +260,41 @@ mod tests {
         let mut reals: Vec<RealServer> = wanted.weights().into_iter().map(real).collect();
         alter(&mut reals);
         let mut draining = Draining::new(Duration::from_secs(100));
-        let mut schedulers = Schedulers::default();
-        let mut changes = ServerChanges::new(&mut draining, &mut schedulers, Instant::now());
+        let (mut schedulers, order) = <(Schedulers, RandomState)>::default();
+        let mut changes = ServerChanges::new(&mut draining, &mut schedulers, &order);
         changes.compare(&held.definition(SELECTOR), &reals, &wanted);
         let actions =
             |commands: &Commands| commands.steps().iter().map(|s| s.action.clone()).collect();
         let (serve, retire) = (actions(&changes.serve), actions(&changes.retire));
         (serve, retire, draining.of(&SELECTOR))
+    }
+
+    /// The kernel begins with the real server that was added last. Nodes begin with any of them,
+    /// and all virtual servers of a Service port on one node with the same.
+    #[test]
+    fn nodes_begin_with_different_real_servers() {
+        let last_of_each = |scheduler| {
+            let server = server(scheduler);
+            let added = |changes: &mut ServerChanges<'_>, port| {
+                let ip = IpAddr::from([10, 96, 0, 1]);
+                changes.add(Selector::Address { protocol: 6, ip, port }, &server);
+                changes.serve.steps().last().cloned().unwrap().action
+            };
+            let node = |_| {
+                let mut draining = Draining::new(Duration::from_secs(100));
+                let (mut schedulers, order) = <(Schedulers, RandomState)>::default();
+                let mut changes = ServerChanges::new(&mut draining, &mut schedulers, &order);
+                let last = added(&mut changes, 80);
+                assert_eq!(added(&mut changes, 30_080), last);
+                let Action::AddReal(address, _) = last else { panic!("{last:?}") };
+                address
+            };
+            (0..100).map(node).collect::<BTreeSet<SocketAddr>>().len()
+        };
+        assert_eq!(last_of_each(Scheduler::RoundRobin), 3);
+        for scheduler in [Scheduler::SourceHash, Scheduler::DestinationHash, Scheduler::Maglev] {
+            assert_eq!(last_of_each(scheduler), 1, "{scheduler}");
+        }
     }
 
     #[test]
