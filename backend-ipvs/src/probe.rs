@@ -42,7 +42,7 @@ pub(crate) fn probe() -> Result<(), ProxierError> {
 
 /// Whether the kernel has one of the schedulers that take the place of any other.
 fn has_any_scheduler(mut ipvs: Ipvs) -> Result<bool, Error> {
-    for scheduler in Scheduler::RoundRobin.instead() {
+    for scheduler in Scheduler::ANY {
         if has_scheduler(&mut ipvs, scheduler, LOADING)? {
             return Ok(true);
         }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use switchyard_core::{
     model::{LbAlgorithm, words},
     proxier::Capabilities,
-    state::ResolvedServicePort,
+    state::{Pool, ResolvedServicePort},
 };
 use switchyard_kernel::ipvs::VirtualServer;
 
@@ -101,8 +101,9 @@ impl Scheduler {
     }
 
     /// Returns the scheduler for a Service port, on a node whose default is `default`. `wrr` and
-    /// `wlc` take the places of `rr` and `lc`, which know nothing of weights, and do the same as
-    /// long as weights are equal: the kernel refuses connections while it changes a scheduler.
+    /// `wlc` take the places of `rr` and `lc`, which know nothing of weights, where weights differ.
+    /// Otherwise the default is kube-proxy's, which need change nothing: `wrr` would begin its
+    /// turns anew at each change of endpoints.
     pub fn choose(default: Self, port: &ResolvedServicePort) -> Self {
         let scheduler = match port.lb_algorithm {
             lb_algorithm if lb_algorithm == default.lb_algorithm() => default,
@@ -121,10 +122,11 @@ impl Scheduler {
             LbAlgorithm::WeightedFailover => Self::WeightedFailover,
             LbAlgorithm::WeightedOverflow => Self::WeightedOverflow,
         };
-        scheduler.weighted()
+        if is_uneven(port) { scheduler.weighted() } else { scheduler }
     }
 
-    /// The scheduler that heeds weights and does the same where these are equal, if there is one.
+    /// The scheduler that heeds weights and spreads connections alike where these are equal, if
+    /// there is one.
     pub(crate) const fn weighted(self) -> Self {
         match self {
             Self::RoundRobin => Self::WeightedRoundRobin,
@@ -135,10 +137,12 @@ impl Scheduler {
 
     /// The schedulers to use instead where the kernel does not have this one, the best first.
     pub(crate) fn instead(self) -> impl Iterator<Item = Self> {
-        let plain = [Self::RoundRobin, Self::LeastConnections].into_iter();
-        let plain = plain.filter(move |plain| plain.weighted() == self);
-        plain.chain([Self::WeightedRoundRobin, Self::RoundRobin])
+        let alike = move |other: &Self| *other != self && other.weighted() == self.weighted();
+        Self::ALL.into_iter().filter(alike).chain(Self::ANY)
     }
+
+    /// The schedulers that take the place of any other, the best first.
+    pub(crate) const ANY: [Self; 2] = [Self::WeightedRoundRobin, Self::RoundRobin];
 
     /// Whether the order of real servers decides which of them a client has.
     pub(crate) const fn hashes(self) -> bool {
@@ -157,6 +161,12 @@ impl Scheduler {
             _ => 0,
         }
     }
+}
+
+/// Whether endpoints have unequal weights, of which `rr` and `lc` know nothing.
+pub(crate) fn is_uneven(port: &ResolvedServicePort) -> bool {
+    let is_uneven = |pool: &Pool| pool.windows(2).any(|two| two[0].weight != two[1].weight);
+    is_uneven(&port.cluster) || is_uneven(&port.local)
 }
 
 impl FromStr for Scheduler {

@@ -214,7 +214,7 @@ impl Subject for IpvsSubject {
             ipvs("a virtual server is altered", "server TCP 10.96.0.1:80 was missing", |batch| {
                 // While another scheduler is set, the rules translate, which leaves chains for the
                 // next sync.
-                let (selector, scheduler) = (web(), "wrr".to_owned());
+                let (selector, scheduler) = (web(), "rr".to_owned());
                 let (flags, timeout, netmask) = (VirtualServer::PERSISTENT, 5, u32::MAX);
                 batch.edit_server(&VirtualServer { selector, scheduler, flags, timeout, netmask });
                 batch.edit_real(&web(), &RealServer::new(([10, 244, 0, 1], 80).into(), 5));

@@ -65,14 +65,6 @@ impl Server {
         }
     }
 
-    /// Whether real servers have unequal weights, of which `rr` and `lc` know nothing.
-    pub(crate) fn is_uneven(&self) -> bool {
-        let [cluster, local] = [&self.port.cluster, &self.port.local];
-        [cluster, local]
-            .iter()
-            .any(|pool| pool.windows(2).any(|two| two[0].weight != two[1].weight))
-    }
-
     /// Returns the weights of the real servers that take new connections, by address.
     pub(crate) fn weights(&self) -> BTreeMap<SocketAddr, u32> {
         let pool = match self.pool {

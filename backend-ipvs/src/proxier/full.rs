@@ -99,7 +99,7 @@ impl IpvsProxier {
     pub(super) fn try_schedulers(&mut self, state: &State) -> Result<bool, SyncError> {
         let asked = state.service_ports.values();
         let asked = asked.map(|port| Scheduler::choose(self.basis.scheduler, port));
-        let asked = asked.chain([self.basis.scheduler.weighted()]).collect();
+        let asked = asked.chain([self.basis.scheduler]).collect();
         let tried = self.basis.tried.try_all(asked, &mut *self.kernel);
         tried.map_err(failed_to("try a scheduler of IPVS"))
     }

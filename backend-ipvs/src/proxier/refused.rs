@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_missing_scheduler_is_named() {
         let (error, parts) = added(IpFamily::V4, libc::ENOENT).into_error(&BOTH).unwrap();
-        assert!(error.to_string().contains("ip_vs_wrr"), "{error}");
+        assert!(error.to_string().contains("ip_vs_rr "), "{error}");
         assert_eq!(ports(&parts), ["ns/dual:dns (UDP, IPv4)"]);
     }
 

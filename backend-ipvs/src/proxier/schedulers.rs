@@ -16,7 +16,7 @@ use switchyard_kernel::ipvs::{Selector, VirtualServer};
 
 use crate::{
     layout::servers::{Server, is_of},
-    scheduler::Scheduler,
+    scheduler::{Scheduler, is_uneven},
 };
 
 /// The most schedulers that are changed until a pause is over.
@@ -67,13 +67,11 @@ impl Schedulers {
         if held == wanted.scheduler {
             return wanted;
         }
-        let is_the_same = match (held.as_str(), server.scheduler) {
-            ("rr", Scheduler::WeightedRoundRobin) => !server.is_uneven(),
-            ("lc", Scheduler::WeightedLeastConnections) => !server.is_uneven(),
-            _ => false,
-        };
+        let parsed: Option<Scheduler> = held.parse().ok();
+        let is_alike = parsed.is_some_and(|held| held.weighted() == server.scheduler.weighted());
+        let is_the_same = is_alike && !is_uneven(&server.port);
         // Flags of a scheduler go with it.
-        let flags = held.parse().map_or(0, Scheduler::flags);
+        let flags = parsed.map_or(0, Scheduler::flags);
         let flags = wanted.flags & VirtualServer::PERSISTENT | flags;
         let now = VirtualServer { scheduler: held.clone(), flags, ..wanted.clone() };
         let wanted = (!is_the_same).then(|| (server.port.id.clone(), wanted));

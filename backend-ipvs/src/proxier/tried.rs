@@ -107,8 +107,8 @@ impl Tried {
 
     fn has(&mut self, scheduler: Scheduler, kernel: &mut dyn Kernel) -> Result<bool, Error> {
         let start = Instant::now();
-        let is_last_resort = Scheduler::default().instead().any(|other| other == scheduler);
-        if !is_last_resort && self.not_before.is_some_and(|time| start < time) {
+        if !Scheduler::ANY.contains(&scheduler) && self.not_before.is_some_and(|time| start < time)
+        {
             return Ok(false);
         }
         let has = kernel.has_scheduler(scheduler)?;

@@ -243,10 +243,10 @@ impl Contents {
         }
         self.assert_order(step);
         let scheduler = match &step.action {
-            Action::AddServer(server) | Action::EditServer(server) => server.scheduler.parse(),
-            _ => Ok(Scheduler::default()),
+            Action::AddServer(server) | Action::EditServer(server) => server.scheduler.parse().ok(),
+            _ => None,
         };
-        if self.missing.contains(&scheduler.unwrap()) {
+        if scheduler.is_some_and(|scheduler| self.missing.contains(&scheduler)) {
             return Err(libc::ENOENT);
         }
         if let Action::AddServer(server) = &step.action {

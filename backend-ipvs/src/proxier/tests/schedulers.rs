@@ -10,35 +10,32 @@ use switchyard_kernel::ipvs::VirtualServer;
 use super::{endpoints_of, model::Model, node, scheduler, selector, weights, with_endpoints};
 use crate::{IpvsConfig, Scheduler, proxier::schedulers};
 
+/// A Service without weights has kube-proxy's scheduler. One that heeds weights spreads connections
+/// alike once they are equal again, also for a program that starts then.
 #[test]
-fn a_scheduler_never_changes_for_weights() {
-    let model = Model::default();
-    let mut node = node(&model);
-    node.sync(web());
-    for weights in ["10.244.0.1=1,10.244.0.2=10", "10.244.0.1=5", ""] {
-        node.sync([endpoints_of("web", &[1, 2, 3], &[("switchyard/weights", weights)])]);
-        node.full();
-        assert_eq!(scheduler(&model, [10, 96, 0, 1]), "wrr");
+fn a_scheduler_changes_once_weights_differ() {
+    for (plain, weighted) in [("rr", "wrr"), ("lc", "wlc")] {
+        let model = Model::default();
+        let config = || IpvsConfig { scheduler: plain.into(), ..IpvsConfig::default() };
+        let web = || with_endpoints("web", "10.96.0.1", &[1, 2, 3]);
+        let mut node = model.node(config());
+        node.sync(web());
+        assert_eq!(scheduler(&model, [10, 96, 0, 1]), plain);
+        for weights in ["10.244.0.1=1,10.244.0.2=10", "10.244.0.1=5", ""] {
+            node.sync([endpoints_of("web", &[1, 2, 3], &[("switchyard/weights", weights)])]);
+            assert!(node.full().drift.is_none());
+            assert_eq!(scheduler(&model, [10, 96, 0, 1]), weighted);
+        }
+        let mut node = model.node(config());
+        for _ in 0..2 {
+            assert!(node.sync(web()).drift.is_none());
+        }
+        let held = scheduler(&model, [10, 96, 0, 1]);
+        assert_eq!((held.as_str(), model.lock().rescheduled), (weighted, 1));
+        // A virtual server that is added has the plain one.
+        node.sync(with_endpoints("new", "10.96.0.11", &[9]));
+        assert_eq!(scheduler(&model, [10, 96, 0, 11]), plain);
     }
-    assert_eq!(model.lock().rescheduled, 0);
-}
-
-/// kube-proxy's `rr` does the same as `wrr` as long as weights are equal.
-#[test]
-fn a_scheduler_that_was_taken_over_changes_once_weights_differ() {
-    let model = Model::default();
-    node(&model).sync(web());
-    model.lock().servers.get_mut(&selector([10, 96, 0, 1], 80)).unwrap().0.scheduler = "rr".into();
-    let mut node = node(&model);
-    for _ in 0..2 {
-        assert!(node.sync(web()).drift.is_none());
-        assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr");
-    }
-    let uneven = [("switchyard/weights", "10.244.0.1=3")];
-    node.sync([endpoints_of("web", &[1, 2, 3], &uneven)]);
-    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "wrr");
-    node.sync([endpoints_of("web", &[1, 2, 3], &[])]);
-    assert_eq!((scheduler(&model, [10, 96, 0, 1]), model.lock().rescheduled), ("wrr".into(), 1));
 }
 
 #[test]
@@ -67,9 +64,7 @@ fn schedulers_of_many_change_over_several_syncs() {
     let last = node.try_sync().unwrap();
     assert_eq!((model.lock().rescheduled, last.requeue_after), (count, None));
     let held = model.lock();
-    assert!(
-        held.servers.values().all(|(server, _)| server.scheduler == "wrr" && server.flags == 0)
-    );
+    assert!(held.servers.values().all(|(server, _)| server.scheduler == "rr" && server.flags == 0));
 }
 
 /// `dh` has one real server for all clients of an address, and refuses them while it takes no new
@@ -91,7 +86,7 @@ fn real_servers_of_dh_do_not_drain() {
 #[test]
 fn schedulers_are_tried_and_tried_again() {
     let model = Model::default();
-    model.lock().missing = [Scheduler::Maglev, Scheduler::WeightedRoundRobin].into();
+    model.lock().missing = [Scheduler::Maglev, Scheduler::RoundRobin].into();
     let mut node = node(&model);
     let asks = |name: &str, ip: &str| {
         let [_, endpoints] = with_endpoints(name, ip, &[9]);
@@ -99,13 +94,13 @@ fn schedulers_are_tried_and_tried_again() {
         [service.annotation("switchyard/lb-algorithm", "maglev").apply(), endpoints]
     };
     node.sync(web());
-    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr");
+    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "wrr");
     let tried = model.lock().tried;
-    assert_eq!(tried, 2, "wrr, and rr instead");
+    assert_eq!(tried, 2, "rr, and wrr instead");
     let report = node.sync(asks("hashed", "10.96.0.9"));
     assert_eq!((report.degraded.len(), model.lock().tried > tried), (1, true), "{report:?}");
     assert!(
-        report.degraded[0].reason.contains("ip_vs_mh is missing); connections are spread by `rr`")
+        report.degraded[0].reason.contains("ip_vs_mh is missing); connections are spread by `wrr`")
     );
     let tried = model.lock().tried;
     let report = node.sync(asks("also", "10.96.0.10"));
@@ -120,11 +115,11 @@ fn schedulers_are_tried_and_tried_again() {
         assert_eq!(model.lock().tried, tried + further, "one in a sync");
     }
     assert_eq!(scheduler(&model, [10, 96, 0, 9]), "mh");
-    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr", "which does the same");
+    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "wrr", "which does the same");
     node.full();
     assert_eq!(model.lock().tried, tried + 2);
     node.sync(with_endpoints("new", "10.96.0.11", &[9]));
-    assert_eq!(scheduler(&model, [10, 96, 0, 11]), "wrr");
+    assert_eq!(scheduler(&model, [10, 96, 0, 11]), "rr");
 }
 
 /// Persistence and flags change without a scheduler.
@@ -139,7 +134,7 @@ fn other_properties_change_at_once() {
     assert_eq!((flags, model.lock().rescheduled), (VirtualServer::PERSISTENT, 0));
 }
 
-/// `rmmod ip_vs_wrr`, once nothing uses it.
+/// `rmmod ip_vs_rr`, once nothing uses it.
 #[test]
 fn a_scheduler_that_is_gone_is_replaced() {
     let model = Model::default();
@@ -147,10 +142,10 @@ fn a_scheduler_that_is_gone_is_replaced() {
     node.sync(web());
     let mut held = model.lock();
     held.servers.clear();
-    held.missing.insert(Scheduler::WeightedRoundRobin);
+    held.missing.insert(Scheduler::RoundRobin);
     drop(held);
     assert_eq!(node.full().degraded, []);
-    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr");
+    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "wrr");
 }
 
 /// The same where a virtual server is there and gets the scheduler, which was tried before; and a

@@ -9,6 +9,7 @@ use packet_rig::{
 };
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
+use switchyard_kernel::ipvs::VirtualServer;
 
 use crate::kube_proxy::{
     Bystanders, Cluster, IptablesMode, IpvsMode, Listing, NftablesMode, programs,
@@ -214,9 +215,19 @@ fn by_ipvs(flavour: Flavour) {
     }
     let (mut rig, node, bystanders) = has_run("ipvs", flavour);
     let mut kube_proxy = KubeProxy::ipvs(flavour);
+    let before = IpvsMode::servers(&node).unwrap();
     NftablesMode::cleanup(&node).unwrap();
     until_no_tables(&node);
     kube_proxy.sync(&node, Cluster::After);
+    // To change a scheduler, the kernel refuses connections for a while, which kube-proxy would do
+    // with one virtual server after the other before it masquerades anything.
+    let after = IpvsMode::servers(&node).unwrap();
+    let both = |was: &&VirtualServer| after.iter().any(|server| server.selector == was.selector);
+    let before: Vec<_> = before.iter().filter(both).collect();
+    assert!(before.len() > 10, "{before:?}");
+    for server in before {
+        assert!(after.contains(server), "{server:?} was changed: {after:?}");
+    }
     let same = sticky_clients_in_ipvs(|reaches| reaches.same_as = Some("before".to_owned()));
     rig.check(&same).unwrap();
     rig.check(&probes_in_kube_proxys_ipvs()).unwrap();

@@ -74,13 +74,7 @@ fn assert_taken_over(mut rig: Rig, bystanders: &Bystanders, flavour: Flavour, mo
     }
     assert_eq!(bystanders.changes(&node).unwrap(), [""; 0]);
 
-    // A scheduler that was there stays, as a change would refuse connections for a while. The two
-    // do the same while weights are equal.
-    let contents = |node| {
-        let lines = contents(node, mode, flavour).into_iter();
-        lines.map(|line| line.replace("\"wrr\"", "\"rr\"")).collect::<Vec<_>>()
-    };
-    let taken_over = contents(&node);
+    let taken_over = contents(&node, mode, flavour);
     rig.proxy.kill();
     match mode {
         "ipvs" => clean_up(&rig, mode),
@@ -90,7 +84,7 @@ fn assert_taken_over(mut rig: Rig, bystanders: &Bystanders, flavour: Flavour, mo
         }
     }
     rig.start_again().unwrap();
-    assert_same(&taken_over, &contents(&node));
+    assert_same(&taken_over, &contents(&node, mode, flavour));
 }
 
 /// Base chains that have changed since, or are no more, and a chain that nothing needs.

@@ -14,7 +14,7 @@ fn a_service_chooses_its_scheduler() {
     };
     wait(&rig, "the configured one", || scheduler(&rig) == "wlc");
     for (lb_algorithm, name) in [
-        ("round-robin", "wrr"),
+        ("round-robin", "rr"),
         ("source-hash", "sh"),
         ("maglev", "mh"),
         ("least-connections", "wlc"),
@@ -26,7 +26,7 @@ fn a_service_chooses_its_scheduler() {
         ("weighted-failover", "fo"),
         ("weighted-overflow", "ovf"),
         // No scheduler draws at random; the nearest takes turns.
-        ("random", "wrr"),
+        ("random", "rr"),
     ] {
         apply(&rig, &web(&format!("switchyard/lb-algorithm: {lb_algorithm}"), "", &[C, D]));
         wait(&rig, lb_algorithm, || scheduler(&rig) == name);
@@ -36,11 +36,12 @@ fn a_service_chooses_its_scheduler() {
     assert!(log.contains("`random` cannot be programmed in ipvs mode"), "{log}");
 }
 
-/// The scheduler knows weights from the start: a change would refuse connections for a while.
+/// A scheduler that knows weights takes the place of one that does not, and stays: a change refuses
+/// connections for a while.
 #[test]
 fn weights_are_real_weights() {
     let Some(rig) = start("weights", &web("", "", &[C, D]), "") else { return };
-    wait(&rig, "equal weights", || scheduler(&rig) == "wrr" && weights(&rig, WEB) == [1, 1]);
+    wait(&rig, "equal weights", || scheduler(&rig) == "rr" && weights(&rig, WEB) == [1, 1]);
     let weighed = |weights: &str| {
         let manifests = web("", "", &[C, D]);
         let slice = "metadata: {name: web-4, ";
@@ -58,7 +59,7 @@ fn an_unknown_scheduler_is_an_error_and_not_the_end() {
     let Some(rig) = start("unknown", &web("", "", &[C]), "ipvs: {scheduler: fastest}") else {
         return;
     };
-    wait(&rig, "another one", || scheduler(&rig) == "wrr");
+    wait(&rig, "another one", || scheduler(&rig) == "rr");
     let log = rig.proxy.log();
     assert!(log.contains("`fastest` is no scheduler of the kernel"), "{log}");
 }

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
-use switchyard_kernel::ipvs::Ipvs;
+use switchyard_kernel::ipvs::{Ipvs, VirtualServer};
 
 use self::{device::DEVICE, rules::ONLY_IPVS, sets::SETS};
 use super::{
@@ -93,8 +93,13 @@ impl IpvsMode {
             };
             found.extend(save(self.flavour, node, family)?.into_iter().filter(is_ipvs));
         }
-        found.extend(servers::all(node)?);
+        found.extend(Self::servers(node)?.iter().map(|server| format!("{:?}", server.selector)));
         Ok(found)
+    }
+
+    /// The virtual servers of the node.
+    pub fn servers(node: &NetNs) -> Result<Vec<VirtualServer>> {
+        servers::all(node)
     }
 
     /// Everything that ipvs mode makes besides rules, in a form that can be compared: sets with

@@ -147,14 +147,11 @@ pub fn list(node: &NetNs) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// All virtual servers, by what they serve.
-pub fn all(node: &NetNs) -> Result<Vec<String>> {
-    let found = node.run(|| {
-        let Some(mut ipvs) = Ipvs::open()? else { return Ok(Vec::new()) };
-        let servers = ipvs.virtual_servers()?;
-        Ok::<_, switchyard_kernel::netlink::Error>(
-            servers.iter().map(|server| format!("{:?}", server.selector)).collect(),
-        )
+/// All virtual servers.
+pub fn all(node: &NetNs) -> Result<Vec<VirtualServer>> {
+    let found = node.run(|| match Ipvs::open()? {
+        Some(mut ipvs) => ipvs.virtual_servers(),
+        None => Ok(Vec::new()),
     })??;
     Ok(found)
 }
