@@ -8,10 +8,11 @@ mod tables;
 
 use packet_rig::{Place, Probe, Rig, Target, answers, backend, forget_flows};
 
-/// The selected backends that can hash a client.
+/// The selected backends that hash a client alike on all nodes. For IPVS, the order counts in which
+/// endpoints came.
 fn hashing_backends() -> Vec<&'static str> {
     let mut backends = crate::backends();
-    backends.retain(|name| backend::mode(name) != "iptables");
+    backends.retain(|name| !matches!(backend::mode(name), "iptables" | "ipvs"));
     backends
 }
 
