@@ -2,11 +2,12 @@
 //! `iptables -F`, or an altered rule.
 //!
 //! The [`Fingerprint`] is read three times a second; of a family that cannot be looked at, less and
-//! less often, down to every ten seconds. If the tables differ and the [`TableRecord`] has no own
-//! change that explains it, the monitor checks whether the chains and jumps are still there. Their
-//! absence is reported at once. If they are there, a rule in one of them may still have changed;
-//! but most changes are of other programs' own rules, so that this is reported every ten seconds at
-//! most.
+//! less often, down to every ten seconds. After a look that ran programs, which hold the lock and
+//! read whole tables, the next one waits, so that looks take a tenth of the time. If the tables
+//! differ and the [`TableRecord`] has no own change that explains it, the monitor checks whether
+//! the chains and jumps are still there. Their absence is reported at once. If they are there, a
+//! rule in one of them may still have changed; but most changes are of other programs' own rules,
+//! so that this is reported every ten seconds at most.
 //!
 //! nf_tables could notify the monitor of commits. But as soon as anybody listens, whatever the
 //! filter of the socket, the kernel allocates a page for each rule and chain of a commit, and keeps
@@ -34,8 +35,10 @@ use crate::xtables::{Jump, programs::Tools};
 
 /// The interval at which the tables are looked at.
 const PERIOD: Duration = Duration::from_millis(300);
+/// The pause after a look, in relation to the time that the look took.
+const REST: u32 = 9;
 /// The interval at which the same is reported, at most, if nothing comes of it; and the longest
-/// pause after a look that failed.
+/// pause after a look.
 const REPEAT: Duration = Duration::from_secs(10);
 
 /// The chains and jumps that a monitor looks for.
@@ -68,7 +71,8 @@ pub struct TableMonitor {
     tools: Arc<Tools>,
     watched: Arc<Watched>,
     record: Arc<TableRecord>,
-    looked: Option<Instant>,
+    /// The time of the next look.
+    next: Option<Instant>,
     /// The families that could not be looked at.
     failed: PerFamily<Option<Failed>>,
     /// The look that goes on now.
@@ -88,7 +92,7 @@ impl TableMonitor {
             tools: Arc::new(tools),
             watched: Arc::new(watched),
             record,
-            looked: None,
+            next: None,
             failed: PerFamily::default(),
             looking: None,
             is_missing: false,
@@ -110,9 +114,9 @@ impl TableMonitor {
     pub async fn changed(&mut self) -> Result<Alteration, MonitorError> {
         loop {
             if self.looking.is_none()
-                && let Some(looked) = self.looked
+                && let Some(next) = self.next
             {
-                sleep_until(looked + PERIOD).await;
+                sleep_until(next).await;
             }
             self.look().await?;
             let (missing_due, altered_due) = (self.missing_due(), self.altered_due());
@@ -146,7 +150,7 @@ impl TableMonitor {
         self.looking = None;
         let seen = seen.map_err(MonitorError)?;
         let now = Instant::now();
-        self.looked = Some(now);
+        self.next = Some(now + pause(seen.took));
         for family in IpFamily::ALL {
             let failed = self.failed.get_mut(family);
             *failed = match seen.looks.get(family) {
@@ -181,6 +185,12 @@ impl TableMonitor {
 struct Snapshot {
     is_missing: bool,
     looks: PerFamily<Look>,
+    took: Duration,
+}
+
+/// The pause after a look that took so long.
+fn pause(took: Duration) -> Duration {
+    (REST * took).clamp(PERIOD, REPEAT)
 }
 
 /// The look at a family.
@@ -214,6 +224,7 @@ impl Failed {
 /// as the programs take, if any are needed.
 fn look(tools: &Tools, watched: &Watched, record: &TableRecord, due: PerFamily<bool>) -> Snapshot {
     let mut snapshot = Snapshot::default();
+    let start = Instant::now();
     for programs in tools.iter() {
         let family = programs.family();
         if !due.get(family) {
@@ -235,12 +246,20 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord, due: PerFamily<b
             }
         }
     }
+    snapshot.took = start.elapsed();
     snapshot
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program that changes its own rules all the time has the tables be looked at each time.
+    #[test]
+    fn looks_that_take_long_become_rare() {
+        let pauses = [1, 100, 500, 5000].map(|took| pause(Duration::from_millis(took)).as_millis());
+        assert_eq!(pauses, [300, 900, 4500, 10_000]);
+    }
 
     #[test]
     fn looks_that_fail_become_rare() {
