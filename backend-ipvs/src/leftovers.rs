@@ -11,10 +11,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use switchyard_core::{
-    model::PerFamily,
-    proxier::{Backend, Mode, ProxierError},
-};
+use switchyard_core::proxier::{Backend, Mode, ProxierError};
 use switchyard_iptables::IptablesBackend;
 use switchyard_kernel::{
     ipset::{DestroyError, IpSets},
@@ -38,14 +35,12 @@ const SHARED_WITH_IPTABLES: [(Table, &str); 6] = [
     (Table::Filter, "KUBE-IPVS-FILTER"),
 ];
 
-/// The chains that only kube-proxy's ipvs mode has, and that of Switchyard up to 0.1.
-const OWN: [(Table, &str); 8] = [
+/// The chains that only kube-proxy's ipvs mode has.
+const OWN: [(Table, &str); 6] = [
     // Of kube-proxy up to 1.24; the kubelet's chain of that name is in the filter table.
     (Table::Nat, "KUBE-FIREWALL"),
     (Table::Nat, "KUBE-LOAD-BALANCER"),
     (Table::Nat, "KUBE-NODE-PORT"),
-    (Table::Nat, "SWITCHYARD-ON-NODE"),
-    (Table::Nat, "SWITCHYARD-DETOURS"),
     (Table::Filter, "KUBE-NODE-PORT"),
     (Table::Filter, "KUBE-SOURCE-RANGES-FIREWALL"),
     (Table::Filter, "KUBE-IPVS-OUT-FILTER"),
@@ -55,9 +50,6 @@ const OWN: [(Table, &str); 8] = [
 /// not.
 const BENEATH: [(Table, &str); 2] =
     [(Table::Nat, "KUBE-IPVS-HAIRPINS"), (Table::Filter, "KUBE-IPVS-OTHERS")];
-
-/// The table of Switchyard up to 0.1.
-const EARLIER_TABLE: &str = "switchyard-ipvs";
 
 /// The time that rules that were deleted may take to let go of their sets.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -119,34 +111,27 @@ pub(crate) fn remove_beside_iptables(excluded: &[IpNet]) -> Result<(), ProxierEr
 }
 
 fn remove_with(chains: &OwnedChains, excluded: &[IpNet]) -> Result<(), ProxierError> {
-    removed(remove(chains, excluded)).and(earlier_table().clean_up(None))
+    removed(remove(chains, excluded))
 }
 
 /// Removes the rules of other kinds than those of the mode `beneath`, which serve: those of
-/// kube-proxy's ipvs mode, those of earlier releases, and those that were beneath before. Returns
-/// whether nftables takes the place of iptables: there were IP sets, or the chains beneath.
+/// kube-proxy's ipvs mode, and those that were beneath before. Returns whether nftables takes the
+/// place of iptables: there were IP sets, or the chains beneath.
 pub(crate) fn remove_other_rules(beneath: Mode) -> Result<bool, ProxierError> {
     if beneath == Mode::IPTABLES {
         let kept = [&SHARED_WITH_IPTABLES[..], &BENEATH].concat();
         let others = NftBackend::new(NftConfig::default()).clean_up(None);
         let removed = removed(remove_chains_and_sets(&owned().without(&kept)));
-        return removed.and(others).and(earlier_table().clean_up(None)).map(|()| false);
+        return removed.and(others).map(|()| false);
     }
     let names = BENEATH.to_vec();
     let of_iptables = OwnedChains { names, prefixes: Vec::new(), jumps: Vec::new() };
     let had_rules =
         removed(switchyard_kernel::xtables::remove(&of_iptables).map_err(LeftoverError::Rules));
     let had_sets = removed(remove_chains_and_sets(&owned()));
-    let others = IptablesBackend::default().clean_up(None).and(earlier_table().clean_up(None));
+    let others = IptablesBackend::default().clean_up(None);
     let (had_rules, had_sets) = (had_rules?, had_sets?);
     others.map(|()| had_rules || had_sets)
-}
-
-fn earlier_table() -> NftBackend {
-    let mut config = NftConfig::default();
-    config.table = EARLIER_TABLE.into();
-    config.families = PerFamily { v4: true, v6: true };
-    NftBackend::new(config)
 }
 
 fn removed<T>(result: Result<T, LeftoverError>) -> Result<T, ProxierError> {

@@ -1,10 +1,9 @@
-//! The names of IP sets that kube-proxy's ipvs mode leaves, and that releases of Switchyard up to
-//! 0.1 left.
+//! The names of IP sets that kube-proxy's ipvs mode leaves.
 
 use switchyard_core::model::IpFamily;
 
 /// The names of the sets of IPv4.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 17] = [
     "KUBE-LOOP-BACK",
     "KUBE-CLUSTER-IP",
     "KUBE-EXTERNAL-IP",
@@ -22,9 +21,6 @@ const NAMES: [&str; 19] = [
     "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
     "KUBE-HEALTH-CHECK-NODE-PORT",
     "KUBE-IPVS-IPS",
-    "SWITCHYARD-SILENT",
-    // Takes the place of a set that became too small, and is there if that was interrupted.
-    "SWITCHYARD-LARGER",
 ];
 
 /// The names of the sets of both families. Those of IPv6 are cut to what the kernel allows.
@@ -52,7 +48,5 @@ mod tests {
         let v6 = |name| of_family(name, IpFamily::V6);
         assert_eq!(v6("KUBE-IPVS-IPS"), "KUBE-6-IPVS-IPS");
         assert_eq!(v6("KUBE-LOAD-BALANCER-SOURCE-CIDR"), "KUBE-6-LOAD-BALANCER-SOURCE-CID");
-        assert_eq!(v6("SWITCHYARD-SILENT"), "SWITCHYARD-6-SILENT");
-        assert!(names().any(|name| name == "SWITCHYARD-6-LARGER"));
     }
 }

@@ -65,11 +65,6 @@ fn leave_rules(flavour: &str) {
         );
         run_with(&format!("{program}-{flavour}-restore --noflush -w"), &rules);
     }
-    // The rules of a node without iptables, which was installed since.
-    for family in ["ip", "ip6"] {
-        run(&format!("nft add table {family} switchyard-ipvs"));
-        run(&format!("nft add chain {family} switchyard-ipvs services"));
-    }
 }
 
 /// Rules and sets of other programs, among them names that begin as kube-proxy's do.
@@ -133,7 +128,6 @@ fn only_what_is_of_ipvs_mode_goes_and_beside_iptables_mode_the_chains_of_both_st
                 "KUBE-LOOP-BACK",
                 "KUBE-6-",
                 "kube-ipvs0",
-                "switchyard-ipvs",
             ];
             let stays = |line: &&String| {
                 others.contains(line) || !only_ipvs.iter().any(|name| line.contains(name))

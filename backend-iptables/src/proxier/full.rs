@@ -160,7 +160,10 @@ fn remove_stale(
     wanted: &HashSet<String>,
     names: &ChainNames,
 ) {
-    let held = held_by_others(dump, table, |name| names.has(name));
+    // Rules of other programs' chains lead to these.
+    let others = dump.chains(table).filter(|(name, _)| !names.has(name));
+    let held: HashSet<&str> =
+        others.flat_map(|(_, rules)| rules.iter().filter_map(|rule| target(rule))).collect();
     for (name, rules) in dump.chains(table) {
         if !names.is_of_service_port(table, name) || wanted.contains(name) {
             continue;
@@ -171,16 +174,4 @@ fn remove_stale(
             changes.empty_chain(table, name);
         }
     }
-}
-
-/// Returns the chains that rules of other programs' chains lead to.
-pub(crate) fn held_by_others(
-    dump: &Dump,
-    table: Table,
-    is_ours: impl Fn(&str) -> bool,
-) -> HashSet<&str> {
-    dump.chains(table)
-        .filter(|(name, _)| !is_ours(name))
-        .flat_map(|(_, rules)| rules.iter().filter_map(|rule| target(rule)))
-        .collect()
 }

@@ -154,11 +154,6 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// A real server that the kernel has.
-pub(crate) fn has_connections(real: &RealServer) -> bool {
-    real.active > 0 || real.inactive > 0
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};

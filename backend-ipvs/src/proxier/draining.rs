@@ -169,7 +169,7 @@ impl Draining {
         drained.since.retain(|address, since| {
             let Some(real) = found.get(address) else { return false };
             let is_late = since.is_some_and(|since| now - since >= limit);
-            let is_over = is_late || (real.active == 0 && real.inactive == 0);
+            let is_over = is_late || !real.has_connections();
             if is_over {
                 over.push(*address);
             }

@@ -11,7 +11,7 @@ use switchyard_core::model::Protocol;
 use switchyard_kernel::ipvs::{RealServer, Selector, VirtualServer};
 
 use super::{
-    commands::{Action, Commands, has_connections},
+    commands::{Action, Commands},
     draining::Draining,
     schedulers::Schedulers,
 };
@@ -123,7 +123,7 @@ impl<'d> ServerChanges<'d> {
     fn compare_unwanted(&mut self, selector: Selector, real: &RealServer, server: &Server) {
         let address = real.address;
         // Whether there are connections shows once there can be no new ones.
-        let is_over = real.weight == 0 && !has_connections(real);
+        let is_over = real.weight == 0 && !real.has_connections();
         if is_over || !keeps_connections(server, address) {
             self.draining.end(&selector, &address);
             self.retire.push(selector, Action::DeleteReal(address));

@@ -15,7 +15,7 @@ use crate::{
 ///
 /// IPVS has no transactions: the kernel carries out each command on its own, and goes on after one
 /// that it refuses.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// The messages, without their type, which only a connection has.
     requests: Pipeline,
@@ -72,16 +72,6 @@ impl Batch {
         self.real(command::DELETE_DESTINATION, of, |w| real_server::write_address(address, w));
     }
 
-    /// The number of commands.
-    pub fn len(&self) -> usize {
-        self.requests.len()
-    }
-
-    /// Whether there are no commands.
-    pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
-
     /// The length of what is sent to the kernel, in bytes.
     pub fn bytes(&self) -> usize {
         self.requests.bytes()
@@ -108,12 +98,6 @@ impl Batch {
             generic::header(w, command, VERSION);
             fill(w);
         });
-    }
-}
-
-impl fmt::Debug for Batch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("len", &self.len()).field("bytes", &self.bytes()).finish()
     }
 }
 

@@ -31,6 +31,11 @@ impl RealServer {
         Self { address, weight, active: 0, inactive: 0, is_masquerading: true }
     }
 
+    /// Whether the kernel remembers connections, which shows in one that was listed.
+    pub fn has_connections(&self) -> bool {
+        self.active > 0 || self.inactive > 0
+    }
+
     pub(crate) fn write(&self, writer: &mut Writer) {
         write_address(self.address, writer);
         writer.ne32(destination::FORWARDING, destination::MASQUERADE);

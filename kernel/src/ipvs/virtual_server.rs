@@ -32,9 +32,6 @@ impl VirtualServer {
     /// The flag of a virtual server whose clients keep their real server
     /// (`IP_VS_SVC_F_PERSISTENT`).
     pub const PERSISTENT: u32 = 1;
-    /// The flag of a virtual server that chooses a real server for each UDP packet
-    /// (`IP_VS_SVC_F_ONEPACKET`).
-    pub const ONE_PACKET: u32 = 4;
     /// The first flag of the scheduler (`IP_VS_SVC_F_SCHED1`). `sh` and `mh` have a fallback then:
     /// a real server that cannot take connections is replaced by another one.
     pub const SCHED1: u32 = 8;

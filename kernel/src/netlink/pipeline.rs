@@ -33,11 +33,6 @@ impl Pipeline {
         self.starts.len()
     }
 
-    /// Whether there are no requests.
-    pub fn is_empty(&self) -> bool {
-        self.starts.is_empty()
-    }
-
     /// The length of all requests, in bytes.
     pub fn bytes(&self) -> usize {
         self.messages.len()
@@ -122,7 +117,7 @@ mod kernel_tests {
         for i in 0..5 {
             requests.request(7, 0, |w| w.ne32(1, i));
         }
-        assert_eq!((requests.len(), requests.is_empty(), requests.bytes()), (5, false, 5 * 24));
+        assert_eq!((requests.len(), requests.bytes()), (5, 5 * 24));
         let (plain, acked) = (flags::REQUEST, flags::REQUEST | flags::ACK);
         let mut chunk = Writer::new();
         for (kind, expected_kind) in [(None, 7), (Some(0x1234), 0x1234)] {

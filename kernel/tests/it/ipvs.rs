@@ -81,8 +81,7 @@ fn what_is_added_is_listed() {
         hashing.flags = VirtualServer::SCHED1 | VirtualServer::SCHED2;
         let udp =
             |ip: &str, protocol| Selector::Address { protocol, ip: ip.parse().unwrap(), port: 53 };
-        let mut one_packet = server(udp("10.96.0.4", libc::IPPROTO_UDP as u16));
-        one_packet.flags = VirtualServer::ONE_PACKET;
+        let fourth = server(udp("10.96.0.4", libc::IPPROTO_UDP as u16));
         let mut sixth = server(udp("fd00::1", libc::IPPROTO_SCTP as u16));
         sixth.flags = VirtualServer::PERSISTENT;
         (sixth.timeout, sixth.netmask) = (60, 64);
@@ -91,7 +90,7 @@ fn what_is_added_is_listed() {
         let marks = [libc::AF_INET, libc::AF_INET6]
             .map(|family| server(Selector::Mark { family: family as u16, mark: 9 }));
 
-        let mut expected = vec![plain, persistent, hashing, one_packet, sixth, none];
+        let mut expected = vec![plain, persistent, hashing, fourth, sixth, none];
         expected.extend(marks);
         expected.sort_by_key(|server| server.selector);
         let mut batch = Batch::default();
@@ -124,7 +123,6 @@ fn real_servers_of_both_families_are_listed_under_theirs() {
             batch.add_server(&server(*selector));
             reals.iter().for_each(|real| batch.add_real(selector, real));
         }
-        assert_eq!(batch.len(), 9);
         assert_eq!(ipvs.commit(&batch).unwrap(), []);
         for (selector, expected) in &expected {
             assert_eq!(reals(&mut ipvs, selector), *expected);

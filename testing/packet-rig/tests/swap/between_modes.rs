@@ -16,10 +16,11 @@ fn everything(node: &NetNs, flavour: Flavour) -> Vec<String> {
     for family in IpFamily::ALL {
         all.push(format!("{:?}", Listing::read(node, family).unwrap()));
         let lines = programs::save(flavour, node, family).unwrap();
-        all.extend(lines.into_iter().filter(|line| {
-            (line.contains("KUBE-") || line.contains("SWITCHYARD-"))
-                && !line.contains("KUBE-FIREWALL")
-        }));
+        all.extend(
+            lines
+                .into_iter()
+                .filter(|line| line.contains("KUBE-") && !line.contains("KUBE-FIREWALL")),
+        );
     }
     all.sort();
     all

@@ -100,8 +100,7 @@ impl Bystanders {
                 // Listing a table can create it, so empty tables do not count; nor does the order
                 // of rules in a built-in chain, which depends on the last program that inserts.
                 let is_rule = line.starts_with("-A ") || line.starts_with(":KUBE-");
-                let is_proxys = ["-j KUBE-", "SWITCHYARD-"].iter().any(|part| line.contains(part))
-                    || line.starts_with(":KUBE-");
+                let is_proxys = line.contains("-j KUBE-") || line.starts_with(":KUBE-");
                 if is_shared || (is_rule && !is_proxys && !line.starts_with("-A KUBE-")) {
                     seen.push(line);
                 }

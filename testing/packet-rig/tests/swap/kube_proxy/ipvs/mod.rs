@@ -80,7 +80,7 @@ impl IpvsMode {
         let existing = node.output("ipset", &["list", "-name"], "")?;
         let is_set = |line: &&str| {
             let of = |family| SETS.iter().any(|(name, _)| sets::name(family, name) == *line);
-            IpFamily::ALL.into_iter().any(of) || line.starts_with("SWITCHYARD-")
+            IpFamily::ALL.into_iter().any(of)
         };
         let mut found: Vec<String> = existing.lines().filter(is_set).map(str::to_owned).collect();
         let links = node.output("ip", &["-oneline", "link"], "")?;
@@ -89,7 +89,6 @@ impl IpvsMode {
             let is_ipvs = |line: &String| {
                 line.split([' ', ':']).any(|word| ONLY_IPVS.contains(&word))
                     || line.contains("--match-set KUBE-")
-                    || line.contains("SWITCHYARD-")
             };
             found.extend(save(self.flavour, node, family)?.into_iter().filter(is_ipvs));
         }
