@@ -27,7 +27,7 @@ pub fn read(kind: Kind, text: &str) -> Result<Value, String> {
         Kind::Limit if text.starts_with('-') => Err(NOT_NEGATIVE.into()),
         Kind::Limit => read(Kind::Duration, text),
         Kind::List if text.is_empty() => Ok(Vec::<Value>::new().into()),
-        Kind::List => Ok(text.split(',').map(Value::from).collect::<Vec<_>>().into()),
+        Kind::List => Ok(text.split(',').map(unquoted).map(Value::from).collect::<Vec<_>>().into()),
         Kind::Gates => gates(text),
         Kind::Levels => levels(text),
         Kind::Ip => unless_empty(&|text| match parse_ip(text) {
@@ -66,6 +66,11 @@ pub fn join(before: Value, after: Value) -> Value {
         }
         (_, after) => after,
     }
+}
+
+/// Takes the quotes off an item of a list, which Go reads as CSV.
+fn unquoted(item: &str) -> &str {
+    item.strip_prefix('"').and_then(|item| item.strip_suffix('"')).unwrap_or(item)
 }
 
 fn not(what: &str) -> String {
@@ -185,6 +190,7 @@ mod tests {
     fn lists_grow_and_texts_are_replaced() {
         let list = |text| read(Kind::List, text).unwrap();
         assert_eq!(join(list("a,b"), list("c")), list("a,b,c"));
+        assert_eq!(list("\"a\",b,\"c"), Value::from(vec!["a", "b", "\"c"]));
         assert_eq!(join("a".into(), "b".into()), Value::from("b"));
     }
 }
