@@ -64,11 +64,14 @@ fn pod_networks_are_waited_for_and_followed() {
             let rules = rules();
             rules.contains("10.7.2.0/24") && !rules.contains("10.7.1.0/24")
         });
-        apply(node(&["192.0.2.9"], &["10.7.2.0/24"]));
-        assert!(cluster.server.store().delete(Resource::Nodes, "", NODE));
+        let mut leaving = node(&["192.0.2.9"], &["10.7.2.0/24"]);
+        leaving["spec"]["taints"] = json!([{"key": "ToBeDeletedByClusterAutoscaler"}]);
+        apply(leaving);
         namespace.wait(HEALTH, "/healthz", |status, _| status == 503);
         assert_eq!(status("/readyz"), 200, "the pod is not what the Node is");
-        assert!(rules().contains("10.7.2.0/24"), "it stays");
+        assert!(cluster.server.store().delete(Resource::Nodes, "", NODE));
+        apply(node(&["192.0.2.9"], &["10.7.3.0/24"]));
+        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
         let (_, log) = program.terminate();
         for said in [
             "\"Node podCIDRs changed\" node=\"node-1\" \

@@ -251,8 +251,8 @@ impl Tracker {
         self.node_inputs.node.as_ref().filter(|_| self.node_inputs.node_exists)
     }
 
-    /// Whether this node's Node is neither deleted nor about to be. A node that never had a Node is
-    /// eligible as [`NodeConfig::eligible_without_node`] says.
+    /// Whether this node's Node is not about to be deleted, or was not before it was. A node that
+    /// never had a Node is eligible as [`NodeConfig::eligible_without_node`] says.
     pub fn is_node_eligible(&self) -> bool {
         let node = self.node_inputs.node.as_ref();
         node.map_or(self.config.eligible_without_node, |node| node.is_eligible)

@@ -44,13 +44,10 @@ impl NodeInputs {
         changed
     }
 
-    /// Notes that the Node was deleted. The node keeps its zone, addresses and pod networks, and is
-    /// no longer eligible.
+    /// Notes that the Node was deleted. The node keeps its zone, addresses and pod networks, and
+    /// stays as eligible as it was.
     pub(crate) fn remove_node(&mut self) {
         self.node_exists = false;
-        if let Some(node) = &mut self.node {
-            node.is_eligible = false;
-        }
     }
 
     /// This node's own address in `family`.

@@ -122,7 +122,7 @@ async fn interface_addresses_and_the_node_are_taken_in() {
     running.send(node("node-1", "192.0.2.1").delete()).await;
     pass(1).await;
     let log = running.log.lock().unwrap();
-    assert_eq!(log.eligible, [false, true, false]);
+    assert_eq!(log.eligible, [false, true]);
     assert_eq!(log.changed, [Kind::Node; 4]);
 }
 
