@@ -79,7 +79,7 @@ pub(super) fn see(known: &Known) -> Result<Seen, String> {
 }
 
 /// The frontends of a Service in a family, with their ports and protocol.
-fn frontends(
+pub(super) fn frontends(
     service: &KnownService,
 ) -> impl Iterator<Item = (IpFamily, Protocol, FrontendAddress, u16)> + '_ {
     let resolved = service.ports.iter().filter_map(|port| port.resolved.as_ref());

@@ -2,12 +2,16 @@
 
 use std::{collections::BTreeSet, fs, io};
 
-use switchyard_core::{model::Code, proxier::Mode};
-use switchyard_kernel::sysctl::routes_localnet;
+use switchyard_core::{
+    model::{Code, IpFamily},
+    proxier::Mode,
+};
+use switchyard_kernel::{route::interface_addresses, sysctl::routes_localnet};
 
 use super::{
-    Known, not_readable,
+    Known, Seen, not_readable,
     report::{Finding, Level, Outcome},
+    services::frontends,
 };
 
 /// The ports of node ports, unless the API server is configured otherwise
@@ -24,6 +28,9 @@ pub(super) fn forwarding(known: &Known) -> Outcome {
         return None.into();
     }
     match read("ipv4/ip_forward") {
+        Ok(text) if text == "0" && !has_ipv4(known) => {
+            Outcome::NotMade("net.ipv4.ip_forward is 0, and nothing of IPv4 is known".to_owned())
+        }
         Ok(text) => (text == "0")
             .then(|| Finding {
                 code: Code::new("SWY0402"),
@@ -35,6 +42,18 @@ pub(super) fn forwarding(known: &Known) -> Outcome {
             })
             .into(),
         Err(error) => Outcome::NotMade(format!("net.ipv4.ip_forward: {error}")),
+    }
+}
+
+/// Whether there are Service ports of IPv4, or while not all are known, the node has an address.
+fn has_ipv4(known: &Known) -> bool {
+    match known.seen() {
+        Ok(Seen { picture, is_cut: false }) => {
+            let mut all = picture.services.iter().flat_map(frontends);
+            all.any(|(family, ..)| family == IpFamily::V4)
+        }
+        _ => interface_addresses()
+            .is_ok_and(|all| all.iter().any(|ip| ip.is_ipv4() && !ip.is_loopback())),
     }
 }
 

@@ -15,7 +15,7 @@ use switchyard_core::testing::check_schema;
 use tempfile::TempDir;
 
 use crate::{
-    manifests::{Manifests, NODE, service, slice},
+    manifests::{Manifests, NODE, service, slice, web},
     namespace::{METRICS, Namespace},
     standin::{Cluster, run},
     table,
@@ -111,6 +111,16 @@ fn sysctls_are_found() {
     let found = examine(&namespace, &[]);
     assert_eq!((found.status, found.codes()), (2, vec!["SWY0402", "SWY0403", "SWY0405"]));
     assert!(found.text("SWY0403", "finding").ends_with("dropped at one, two"));
+    // IPv4 counts where Services have it.
+    let six = service("six", "clusterIP: 'fd00::10', ports: [{port: 80}]");
+    let manifests = Manifests::new(&(NODE.to_owned() + &six));
+    let forwards = || {
+        let found = examine(&namespace, &["--manifests", manifests.path()]);
+        !found.codes().contains(&"SWY0402")
+    };
+    assert!(forwards());
+    manifests.write("web", &web());
+    assert!(!forwards());
     set(&[("ipv4/ip_forward", "1")]);
     assert_eq!(examine(&namespace, &[]).status, 1, "warnings only");
     set(&[("ipv4/ip_local_reserved_ports", "30000-32767")]);
