@@ -1,6 +1,7 @@
 //! The observer of the engine, which reports to the log and the metrics.
 
 use std::{
+    mem,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -23,16 +24,41 @@ pub struct EngineObserver {
     metrics: Arc<Metrics>,
     /// The time of the last warning about a change.
     warned: Mutex<Option<Instant>>,
+    synced: Mutex<SyncLines>,
+}
+
+/// The lines about syncs at `-v=2`.
+#[derive(Default)]
+struct SyncLines {
+    last: Option<Instant>,
+    /// The number of syncs since then, which have no line.
+    left_out: u64,
+}
+
+impl SyncLines {
+    /// Counts a sync. Returns the number of syncs before it that have no line, if it has one.
+    fn next(&mut self, now: Instant, is_notable: bool) -> Option<u64> {
+        if !is_notable && self.last.is_some_and(|last| now.duration_since(last) < SYNC_EVERY) {
+            self.left_out += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(mem::take(&mut self.left_out))
+    }
 }
 
 /// The least time between two warnings about changes.
 const QUIET: Duration = Duration::from_secs(30);
+/// The least time between two lines about small syncs at `-v=2`: dozens of them fit into a second.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// The duration from which a sync is not small.
+const LONG: Duration = Duration::from_millis(100);
 
 impl EngineObserver {
     /// Returns the observer of an engine that starts now.
     pub fn new(metrics: Arc<Metrics>) -> Self {
         metrics.started();
-        Self { metrics, warned: Mutex::default() }
+        Self { metrics, warned: Mutex::default(), synced: Mutex::default() }
     }
 
     fn count_changes(&self, event: &Event) {
@@ -73,8 +99,9 @@ fn log_endpoints(change: &Transition<'_>) {
     }
 }
 
-/// Logs the changes of a sync, the drift and the skipped Service ports.
-fn log_outcome(outcome: &SyncOutcome<'_>) {
+/// Logs the drift that a sync has found, the skipped Service ports, and the sync's changes unless
+/// it is small and there was a line just before.
+fn log_outcome(outcome: &SyncOutcome<'_>, lines: &Mutex<SyncLines>) {
     let drift = &outcome.report.drift;
     if !drift.is_none() {
         tracing::warn!(
@@ -94,10 +121,21 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
     for problem in &outcome.report.warnings {
         tracing::warn!(problem = problem.as_str(), "The node is not as the proxy mode needs it");
     }
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let is_notable = outcome.change.is_full()
+        || !drift.is_none()
+        || outcome.duration >= LONG
+        || tracing::enabled!(target: "switchyard::v3", tracing::Level::DEBUG);
+    let before =
+        lines.lock().unwrap_or_else(PoisonError::into_inner).next(Instant::now(), is_notable);
+    let Some(left_out) = before else { return };
     tracing::debug!(
         full = outcome.change.is_full(),
         changed = outcome.change.ports().len(),
         service_ports = outcome.change.after().service_ports.len(),
+        left_out,
         added = outcome.report.added,
         removed = outcome.report.removed,
         bytes = outcome.report.bytes,
@@ -109,7 +147,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
 
 /// Logs that a sync begins.
 fn log_start(change: &Transition<'_>) {
-    tracing::debug!(
+    tracing::trace!(
         full = change.is_full(),
         changed = change.ports().len(),
         service_ports = change.after().service_ports.len(),
@@ -211,7 +249,7 @@ impl EngineObserver {
 
     fn synced(&self, outcome: &SyncOutcome<'_>) {
         // The log comes first, so that a sync that is in the metrics is in the log.
-        log_outcome(outcome);
+        log_outcome(outcome, &self.synced);
         self.metrics.synced(outcome);
     }
 
@@ -223,5 +261,40 @@ impl EngineObserver {
             elapsed = ?duration,
             "Sync failed; retrying"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::{model::IpFamily, proxier::SyncReport};
+
+    use super::*;
+    use crate::{
+        klog::{LogFormat, tests::logged},
+        observability::metrics::tests::{outcome, partial},
+    };
+
+    #[test]
+    fn small_syncs_have_few_lines() {
+        let (change, report) = (partial(IpFamily::V4), SyncReport::default());
+        let mut synced = outcome(&change, &report, &[]);
+        for (verbosity, milliseconds, expected) in
+            [(1, 100, 0..=0), (2, 3, 1..=50), (2, 100, 100..=100), (3, 3, 100..=100)]
+        {
+            synced.duration = Duration::from_millis(milliseconds);
+            let observer = EngineObserver::new(Arc::new(Metrics::for_tests()));
+            let log = logged(LogFormat::Text, verbosity, || {
+                for _ in 0..100 {
+                    observer.synced(&synced);
+                }
+            });
+            let lines = log.matches("\"Synced\" full=false").count();
+            assert!(expected.contains(&lines), "-v={verbosity}, {milliseconds} ms: {lines}");
+        }
+        let (mut lines, now) = (SyncLines::default(), Instant::now());
+        let steps = [(0, false), (1, false), (999, false), (999, true), (1999, false)];
+        let counts =
+            steps.map(|(ms, is_notable)| lines.next(now + Duration::from_millis(ms), is_notable));
+        assert_eq!(counts, [Some(0), None, None, Some(2), Some(0)]);
     }
 }

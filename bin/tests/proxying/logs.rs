@@ -49,11 +49,11 @@ fn says_what_it_should(mode: &str, of_mode: &[(u32, &str)], verbosities: &[u32])
         (0, "\"Starting\" "),
         (0, "\"Part of an object cannot be used\" "),
         (1, "FLAG: --proxy-mode=\""),
-        (2, "\"Syncing\" full="),
         (2, "\"Synced\" full="),
         (2, "\"Listening\" name=\"healthz\" "),
         (3, "\"Listed\" kind=\"EndpointSlice\" objects=1 "),
         (3, "\"Setting endpoints for service port name\" ipFamily=\"IPv4\" "),
+        (4, "\"Syncing\" full="),
         (4, "\"Object added or changed\" object=\""),
     ];
     for verbosity in verbosities {

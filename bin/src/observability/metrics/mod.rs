@@ -463,4 +463,4 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

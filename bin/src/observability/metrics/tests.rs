@@ -20,7 +20,7 @@ fn value(text: &str, series: &str) -> f64 {
     line.rsplit_once(' ').unwrap().1.parse().unwrap()
 }
 
-fn partial(family: IpFamily) -> OwnedTransition {
+pub fn partial(family: IpFamily) -> OwnedTransition {
     let name = ServicePortName {
         service: ServiceName::new("ns", "web"),
         port: "".into(),
@@ -29,7 +29,7 @@ fn partial(family: IpFamily) -> OwnedTransition {
     OwnedTransition::to(State::default()).port(ServicePortId { name, family }, None)
 }
 
-fn outcome<'a>(
+pub fn outcome<'a>(
     change: &'a OwnedTransition,
     report: &'a SyncReport,
     trigger_times: &'a [TriggerTime],
