@@ -62,6 +62,12 @@ pub enum ClientError {
     /// The credentials, the certificates or the proxy cannot be used.
     #[error("cannot make a client for the API server")]
     Client(#[source] Box<kube::Error>),
+    /// No authority is named, and those of the system cannot be used.
+    #[error(
+        "the kubeconfig names no certificate authority for the API server, and the system's cannot be \
+         used; a container needs the host's /etc/ssl/certs"
+    )]
+    Authorities(#[source] Box<kube::Error>),
     /// The task that makes the client panicked.
     #[error("the client for the API server could not be made")]
     Ended(#[source] JoinError),

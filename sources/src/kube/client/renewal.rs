@@ -221,8 +221,13 @@ fn make_client(access: &Access, is_start: bool) -> Result<(Client, Option<Instan
         None => None,
     };
     let expires = credentials.as_ref().and_then(|credentials| credentials.expires);
-    let client = connect::client(&access.client_config(credentials, is_start)?)
-        .map_err(|error| ClientError::Client(Box::new(error)))?;
+    let config = access.client_config(credentials, is_start)?;
+    let client = connect::client(&config).map_err(|error| {
+        match matches!(error, kube::Error::RustlsTls(_)) && config.root_cert.is_none() {
+            true => ClientError::Authorities(Box::new(error)),
+            false => ClientError::Client(Box::new(error)),
+        }
+    })?;
     Ok((client, expires))
 }
 
