@@ -82,6 +82,8 @@ chmod 1777 "$root/tmp" "$root/run/switchyard"
 install -m 0755 "$binary" "$root/usr/local/bin/switchyard"
 # The path of the program in kube-proxy's image, so that manifests with that path need no change.
 ln -s switchyard "$root/usr/local/bin/kube-proxy"
+# The path of the runner in kube-proxy's image, by which some manifests write the log to a file.
+ln -s usr/local/bin/switchyard "$root/go-runner"
 echo "root:x:0:0::/:/nonexistent
 nonroot:x:65532:65532::/:/nonexistent" >"$root/etc/passwd"
 echo "root:x:0:

@@ -46,6 +46,12 @@ if [ "$(id -u)" = 0 ]; then
         "Kubernetes v"*) ;;
         *) fail "--version says $said" ;;
     esac
+    said=$(chroot "$work/root" /go-runner --log-file=/tmp/log --also-stdout /usr/local/bin/kube-proxy --version)
+    case $said in
+        "Kubernetes v"*) [ "$said" = "$(cat "$work/root/tmp/log")" ] || fail "/go-runner writes no log" ;;
+        *) fail "/go-runner says $said" ;;
+    esac
+    rm "$work/root/tmp/log"
     # A binary that could not be marked with its capability runs as root only.
     user=0:0
     if getcap "$work/root/usr/local/bin/switchyard" | grep -q cap_net_admin; then user=65532:65532; fi

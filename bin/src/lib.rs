@@ -36,6 +36,7 @@ mod explain;
 mod flowtable;
 mod klog;
 mod local_socket;
+mod log_runner;
 mod logging;
 mod node;
 mod node_events;
@@ -70,6 +71,13 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// Runs the program with these arguments, the first of which is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let name = arguments.first().and_then(|path| Path::new(path).file_name());
+    if name.is_some_and(|name| name == log_runner::NAME) {
+        return log_runner::run(&arguments).unwrap_or_else(|error| {
+            let _ = writeln!(io::stderr(), "{}: {error}", log_runner::NAME);
+            ExitCode::FAILURE
+        });
+    }
     let command = arguments.get(1).and_then(|word| word.to_str()).map(str::to_owned);
     let cli = match cli::parse(arguments) {
         Ok(cli) => cli,

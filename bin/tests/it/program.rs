@@ -2,10 +2,13 @@
 
 use std::{
     fs,
+    io::Read,
+    os::unix::process::CommandExt,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 fn switchyard(arguments: &[&str]) -> Output {
@@ -376,4 +379,37 @@ fn explain_answers_from_manifests_by_its_exit_status() {
     assert!(err.starts_with("Error: `what is this` is neither NAMESPACE/NAME"), "{err}");
     let (_, err) = expect(4, &["explain", "shop/web", "--local-socket=/does/not/exist"]);
     assert!(err.contains("cannot reach a running proxy at /does/not/exist"), "{err}");
+}
+
+#[test]
+fn a_runner_of_commands_writes_their_output_to_a_file() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("log");
+    let to_file = format!("--log-file={}", file.display());
+    let to_file = to_file.as_str();
+    let runner = |flags: &[&str], script: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_switchyard"));
+        command.arg0("/go-runner").args(flags).args(["sh", "-c", script]);
+        command
+    };
+    let both = "out\nerr\n";
+    for (flags, in_file, out, err) in [
+        (&[][..], None, "out\n", "err\n"),
+        (&[to_file], Some(both), "", ""),
+        (&["--also-stdout", "--flush-interval", "5s", to_file], Some(both), both, ""),
+        (&[to_file, "--redirect-stderr=false", "--"], Some("out\n"), "", "err\n"),
+    ] {
+        let output = runner(flags, "echo out; echo err >&2; exit 3").output().unwrap();
+        let found = (output.status.code(), &*output.stdout, &*output.stderr);
+        assert_eq!(found, (Some(3), out.as_bytes(), err.as_bytes()), "{flags:?}");
+        assert_eq!(fs::read_to_string(&file).ok().as_deref(), in_file, "{flags:?}");
+        let _ = fs::remove_file(&file);
+    }
+    let script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut command = runner(&[to_file, "--also-stdout"], script);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = [0; 6];
+    child.stdout.take().unwrap().read_exact(&mut line).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!((&line, child.wait().unwrap().code()), (b"ready\n", Some(5)));
 }
