@@ -4,7 +4,7 @@ use std::{env, sync::Arc, time::Duration};
 
 use switchyard_core::{
     model::PerFamily,
-    proxier::{Backend, Mode},
+    proxier::{Backend, Mode, ProxierError},
 };
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
@@ -77,8 +77,10 @@ pub fn all(
     table.map(make).collect()
 }
 
-pub fn get(backends: &[Arc<dyn Backend>], mode: Mode) -> Option<&Arc<dyn Backend>> {
-    backends.iter().find(|backend| backend.profile().mode == mode)
+/// Returns the backend of a mode. Beside another proxy, there are not all.
+pub fn get(backends: &[Arc<dyn Backend>], mode: Mode) -> Result<&Arc<dyn Backend>, ProxierError> {
+    let found = backends.iter().find(|backend| backend.profile().mode == mode);
+    found.ok_or_else(|| ProxierError::unusable(mode, format!("there is no {mode} backend")))
 }
 
 /// Returns the configuration of the nftables backend.

@@ -90,9 +90,6 @@ pub enum RunError {
     /// The metrics cannot be registered.
     #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
-    /// The table of backends lacks the chosen mode, which the choice of the mode rules out.
-    #[error("there is no such backend")]
-    NoBackend,
     /// The proxy could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -145,9 +142,14 @@ pub fn run(
         (destinations.clone(), client.problems.clone()),
         (Arc::clone(&board), (history.clone(), feeds.clone())),
     );
-    let backend = backends::get(&backends, mode).cloned();
-    let proxy =
-        start_proxy(settings, backends, (mode, probed), &metrics, &node, (&recorder, observers))?;
+    let backend = Arc::clone(backends::get(&backends, mode).map_err(StartError::from)?);
+    let proxy = start_proxy(
+        settings,
+        (&backend, backends, probed),
+        &metrics,
+        &node,
+        (&recorder, observers),
+    )?;
     if let Some(why) = warning {
         recorder.record(Event::mode_replaced(why));
     }
@@ -210,11 +212,10 @@ pub fn run(
         let tables = (mode == Mode::NFTABLES).then(|| Arc::new(TableReader::new(nft)));
         let (audits, others) = (Arc::default(), Some(Arc::new(OtherTables::new(mode))));
         let (traffic, seen) = (Arc::clone(traffic), ServiceFlows::default());
-        let top = backend.map(|backend| {
-            let (metrics, last) = (Arc::clone(&metrics), Default::default());
-            let (flows, dumps) = (seen, Default::default());
-            Arc::new(TopSources { status, metrics, mode, backend, dumps, traffic, flows, last })
-        });
+        let (metrics, last) = (Arc::clone(&metrics), Default::default());
+        let dumps = Default::default();
+        let top = TopSources { status, metrics, mode, backend, dumps, traffic, flows: seen, last };
+        let top = Some(Arc::new(top));
         answer_locally(
             listener,
             Sources { engine, history, feeds, names, flows, tables, audits, others, top },
@@ -366,19 +367,17 @@ fn metrics(
 /// Starts the proxy, which reports to the log, the metrics and the Events.
 fn start_proxy(
     settings: &Settings,
-    backends: Vec<Arc<dyn Backend>>,
-    (mode, probed): (Mode, Probed),
+    (backend, backends, probed): (&Arc<dyn Backend>, Vec<Arc<dyn Backend>>, Probed),
     metrics: &Arc<Metrics>,
     node: &Arc<NodeWatch>,
     (recorder, more): (&Recorder, impl Observer + 'static),
 ) -> Result<Proxy, RunError> {
-    let backend = Arc::clone(backends::get(&backends, mode).ok_or(RunError::NoBackend)?);
     let node_name = &settings.node.node_name;
     let unsupported = UnsupportedEvents::new(recorder.clone(), node_name.clone());
     let observer = EngineObserver::new(Arc::clone(metrics));
     let (check, flows, listeners) = (Arc::clone(node), Arc::clone(metrics), Arc::clone(metrics));
     let proxy = Proxy::builder(settings.node.clone())
-        .shared_backend(backend)
+        .shared_backend(Arc::clone(backend))
         .probed(probed)
         .replacing(backends)
         .localhost(settings.node.localhost_node_ports)

@@ -110,10 +110,7 @@ fn in_place_of_ipvs<P>(
 
 /// Finds out whether this node can run a mode, by the mode's backend.
 pub fn probe(backends: &[Arc<dyn Backend>], mode: Mode) -> Result<Probed, ProxierError> {
-    match backends::get(backends, mode) {
-        Some(backend) => backend.probe(),
-        None => Err(ProxierError::unusable(mode, format!("there is no {mode} backend"))),
-    }
+    backends::get(backends, mode)?.probe()
 }
 
 #[cfg(test)]

@@ -9,10 +9,9 @@ use super::{
     Known, Seen, needs_privilege, not_readable,
     report::{Finding, Level, Outcome},
 };
-use crate::observability::conntrack::{Destinations, Shares, count};
+use crate::observability::conntrack::{Destinations, NEARLY_FULL, Shares, count};
 
-/// The shares of the limit, in percent, at which the table is nearly full, and as good as full.
-const NEARLY_FULL: u64 = 80;
+/// The share of the limit, in percent, at which the table is as good as full.
 const FULL: u64 = 95;
 /// The time in which losses are counted.
 const WHILE: Duration = Duration::from_secs(1);

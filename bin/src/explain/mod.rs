@@ -37,7 +37,7 @@ use crate::{
         self, Loaded,
         cli::{ExplainArguments, OutputFormat},
         flags::{Flags, table},
-        settings::{OF_NAMED_PROXY, SourceSettings},
+        settings::OF_NAMED_PROXY,
     },
     printable::{ended, print_json, print_lines},
     tracked::{self, TrackedError},
@@ -58,9 +58,6 @@ enum ExplainError {
     /// The manifests cannot be tracked.
     #[error(transparent)]
     Tracked(#[from] TrackedError),
-    /// The table of backends lacks the chosen mode, which the configuration rules out.
-    #[error("there is no such backend")]
-    NoBackend,
     /// The snapshot cannot be opened.
     #[error("cannot open {0}")]
     Open(String, #[source] io::Error),
@@ -118,13 +115,10 @@ fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
     if let Some(path) = &asked.from {
         return print(&explain(&question, &read_snapshot(path)?), asked.format);
     }
-    if flags.text("manifests").is_none() {
+    let Some(directory) = flags.text("manifests").map(Path::new) else {
         return ask_proxy(flags, &Request::Explain(question.to_string()), is_json);
-    }
-    let loaded = config::load(flags, &backends::MODES)?;
-    let SourceSettings::Manifests(directory) = &loaded.settings.source else {
-        return Err(ExplainError::NoBackend.into());
     };
+    let loaded = config::load(flags, &backends::MODES)?;
     let mut answer = explain(&question, &read_manifests(directory, &loaded)?);
     if let Some(service) = service_of(&answer) {
         answer.set_names(&names::from_directory(directory, &service)?.endpoints);
@@ -143,9 +137,8 @@ pub fn read_snapshot(path: &Path) -> Result<Picture, Failure> {
 /// Reads manifests as the backend of these settings would. Problems go to standard error.
 pub fn read_manifests(directory: &Path, loaded: &Loaded) -> Result<Tracker, Failure> {
     let all = backends::all(loaded, &Default::default(), &Default::default())?;
-    let backend =
-        backends::get(&all, loaded.settings.backend.mode).ok_or(ExplainError::NoBackend)?;
-    let (profile, problems) = (backend.profile(), &mut io::stderr().lock());
+    let profile = backends::get(&all, loaded.settings.backend.mode)?.profile();
+    let problems = &mut io::stderr().lock();
     let tracker = tracked::tracked(&loaded.settings, directory, &profile, problems);
     Ok(tracker.map_err(ExplainError::from)?)
 }

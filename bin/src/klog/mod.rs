@@ -34,7 +34,6 @@ use self::{streams::Streams, verbosity::Verbosity};
 
 /// Why a log could not be started.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum LogError {
     /// The process has a subscriber for its events already.
     #[error("cannot initialize logging")]
@@ -44,8 +43,7 @@ pub enum LogError {
     Thread(#[from] io::Error),
 }
 
-/// The handle of a log that was started. Clones are handles of the same log.
-#[derive(Clone)]
+/// The handle of a log that was started.
 pub struct Log {
     filter: reload::Handle<Verbosity, Registry>,
     streams: Streams,
@@ -67,12 +65,6 @@ impl Log {
     /// fields have no effect. Returns false if the log is gone.
     pub fn set_levels(&self, config: &LogConfig) -> bool {
         self.filter.modify(|filter| *filter = Verbosity::new(config)).is_ok()
-    }
-}
-
-impl fmt::Debug for Log {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").finish_non_exhaustive()
     }
 }
 

@@ -6,12 +6,10 @@ use switchyard::conntrack::Usage;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Event, Recorder};
-use crate::observability::conntrack::TableUsage;
+use crate::observability::conntrack::{NEARLY_FULL, TableUsage};
 
 /// The interval between two looks.
 const PERIOD: Duration = Duration::from_secs(10);
-/// The share of the limit, in percent, at which the table is nearly full.
-const FULL: u64 = 80;
 /// The share of the limit, in percent, below which there may be another Event.
 const RELAXED: u64 = 70;
 
@@ -42,7 +40,7 @@ impl Alarm {
             self.is_raised = percent >= RELAXED;
             return None;
         }
-        self.is_raised = percent >= FULL;
+        self.is_raised = percent >= NEARLY_FULL;
         self.is_raised.then(|| {
             Event::conntrack_nearly_full(format!(
                 "connection tracking is {percent} % full: {} of {limit} entries (nf_conntrack_max); new \

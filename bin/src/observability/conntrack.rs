@@ -29,6 +29,8 @@ const FRESH: Duration = Duration::from_secs(1);
 const LEAST_PERIOD: Duration = Duration::from_secs(10);
 /// The most destinations that are counted one by one, whatever clients connect to.
 const MOST_COUNTED: usize = 1 << 16;
+/// The share of the limit, in percent, at which the table is nearly full.
+pub const NEARLY_FULL: u64 = 80;
 /// The number of Services that are named.
 pub const LARGEST: usize = 10;
 

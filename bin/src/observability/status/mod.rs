@@ -11,7 +11,7 @@ use switchyard::health::ProxyHealth;
 use switchyard_sources::kube::WatchHealth;
 
 use super::{
-    conntrack::TableUsage,
+    conntrack::{NEARLY_FULL, TableUsage},
     watches::{WatchReport, WatchState},
 };
 use crate::{
@@ -21,9 +21,6 @@ use crate::{
 
 pub use self::board::StatusBoard;
 use self::board::{Destination, Drift, Failure, Synced};
-
-/// The share of the limit of connection tracking, in percent, from which it is a problem.
-const NEARLY_FULL: u64 = 80;
 
 /// The state of the proxy at a moment.
 #[derive(Debug, Serialize)]

@@ -1,6 +1,6 @@
 //! The metrics server: `/metrics`, and pages about the program itself.
 
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use hyper::{
@@ -156,33 +156,9 @@ impl MetricsHandler {
 
     /// Returns the answer to the only health check, `ping`, which any answer passes.
     fn healthz(&self, query: &str) -> Answer {
-        let parameters = query.split('&').map(|p| p.split_once('=').unwrap_or((p, "")));
-        let (mut is_verbose, mut is_excluded, mut unknown) = (false, false, BTreeSet::new());
-        for (name, value) in parameters {
-            match (name, value) {
-                ("verbose", _) => is_verbose = true,
-                ("exclude", "ping") => is_excluded = true,
-                ("exclude", check) => {
-                    unknown.insert(check);
-                }
-                _ => {}
-            }
-        }
-        if !is_excluded {
-            self.metrics.pinged();
-        }
-        if !is_verbose {
-            return ok("ok");
-        }
-        let ping = if is_excluded { "[+]ping excluded: ok\n" } else { "[+]ping ok\n" };
-        let mut text = ping.to_owned();
-        if !unknown.is_empty() {
-            let unknown: Vec<_> = unknown.into_iter().map(|check| format!("{check:?}")).collect();
-            text.push_str("warn: some health checks cannot be excluded: no matches for ");
-            text.push_str(&unknown.join(","));
-            text.push('\n');
-        }
-        ok(text + "healthz check passed\n")
+        self.metrics.pinged();
+        let is_verbose = query.split('&').any(|word| word.split('=').next() == Some("verbose"));
+        ok(if is_verbose { "[+]ping ok\nhealthz check passed\n" } else { "ok" })
     }
 }
 
