@@ -341,15 +341,24 @@ pub(crate) fn guards_loopback(dump: &TableDump) -> bool {
 /// ports on localhost, and so do other proxies and programs; no program switches the setting off.
 /// At this hook, answers to the node's own packets do not have loopback addresses yet, and neither
 /// has a packet that another program's rules will translate.
-fn martians() -> [Rule; 2] {
+///
+/// A VRF has loopback addresses of its own, and packets within the VRF come in at its device.
+/// Packets of other hosts pass this hook with their own interface before they do with the VRF's.
+fn martians() -> [Rule; 3] {
+    let within = |side| Statement::Address { side, negated: false, net: LOOPBACK_V4.into() };
+    let from = |negated, name| Statement::InputInterface { negated, name };
     let drop = |side| {
-        Rule::new([
-            Statement::Address { side, negated: false, net: LOOPBACK_V4.into() },
-            Statement::InputInterface { negated: true, name: InterfaceMatch::Exact("lo".into()) },
-            Statement::Verdict(Verdict::Drop),
-        ])
+        let other = from(true, InterfaceMatch::Exact("lo".into()));
+        Rule::new([within(side), other, Statement::Verdict(Verdict::Drop)])
     };
-    [Side::Destination, Side::Source].map(drop)
+    // Not a condition of the others: hardware, which has no kind, would not be matched by them.
+    let of_vrf = Rule::new([
+        within(Side::Source),
+        within(Side::Destination),
+        from(false, InterfaceMatch::Kind("vrf".into())),
+        Statement::Verdict(Verdict::Accept),
+    ]);
+    [of_vrf, drop(Side::Destination), drop(Side::Source)]
 }
 
 fn by_ip(map: &str) -> Statement {

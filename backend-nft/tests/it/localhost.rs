@@ -19,9 +19,16 @@ fn with_localhost() -> NodeConfig {
     config
 }
 
-/// The rules that drop what comes from other hosts.
+/// The rules that drop what comes from other hosts, behind the one for packets within a VRF.
 fn guards() -> usize {
-    nft("list ruleset").matches("ip daddr 127.0.0.0/8 iifname != \"lo\" drop").count()
+    let listed = nft("list ruleset");
+    let lines: Vec<&str> = listed.lines().map(str::trim).collect();
+    let guard = [
+        "ip saddr 127.0.0.0/8 ip daddr 127.0.0.0/8 meta iifkind \"vrf\" accept",
+        "ip daddr 127.0.0.0/8 iifname != \"lo\" drop",
+        "ip saddr 127.0.0.0/8 iifname != \"lo\" drop",
+    ];
+    lines.windows(guard.len()).filter(|lines| **lines == guard).count()
 }
 
 /// Has the kernel route loopback addresses, as the proxy around the backend does.

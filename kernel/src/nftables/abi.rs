@@ -243,6 +243,7 @@ pub mod expression {
     pub const META_NFTRACE: u32 = 12;
     pub const META_NFPROTO: u32 = 15;
     pub const META_L4PROTO: u32 = 16;
+    pub const META_IIFKIND: u32 = 26;
     pub const CT_DREG: u16 = 1;
     pub const CT_KEY: u16 = 2;
     pub const CT_DIRECTION: u16 = 3;

@@ -265,6 +265,7 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
         Statement::InputInterface { negated, name } => match name {
             InterfaceMatch::Exact(name) => write!(f, "iifname {}\"{name}\"", not(*negated)),
             InterfaceMatch::Prefix(name) => write!(f, "iifname {}\"{name}*\"", not(*negated)),
+            InterfaceMatch::Kind(kind) => write!(f, "meta iifkind {}\"{kind}\"", not(*negated)),
         },
         Statement::FibLocal(side) => write!(f, "fib {side} type local"),
         Statement::Protocol(protocol) => write!(f, "meta l4proto {}", protocol.as_lower()),

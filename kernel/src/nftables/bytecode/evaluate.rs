@@ -293,6 +293,8 @@ impl<'p> Evaluation<'p> {
                     walk.write(*to, &name)?;
                 }
                 e::META_IIFNAME => self.load(walk, PacketField::Interface, 0, 16, *to)?,
+                // That of hardware, which the kernel compares with nothing.
+                e::META_IIFKIND => walk.write(*to, &[0; 16])?,
                 e::META_MARK => walk.write(*to, &{ walk.mark })?,
                 _ => return unknown(&format!("meta {key}")),
             },

@@ -111,7 +111,9 @@ fn subject(name: &str, parts: Attributes<'_>) -> &'static str {
     match name {
         "meta" => match get(expression::META_KEY) {
             Some(expression::META_MARK) => "marks",
-            Some(expression::META_IIF..=expression::META_OIFNAME) => "interfaces",
+            Some(expression::META_IIF..=expression::META_OIFNAME | expression::META_IIFKIND) => {
+                "interfaces"
+            }
             _ => OTHERS,
         },
         "ct" if get(expression::CT_KEY) == Some(expression::CT_MARK) => "marks",

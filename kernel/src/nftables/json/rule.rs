@@ -92,11 +92,12 @@ pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'
             matching(equality(*negated), address(family, *side), network(net))
         }
         Statement::InputInterface { negated, name } => {
-            let name: Cow<'_, str> = match name {
-                InterfaceMatch::Exact(name) => (&**name).into(),
-                InterfaceMatch::Prefix(name) => format!("{name}*").into(),
+            let (key, name): (_, Cow<'_, str>) = match name {
+                InterfaceMatch::Exact(name) => (MetaKey::Iifname, (&**name).into()),
+                InterfaceMatch::Prefix(name) => (MetaKey::Iifname, format!("{name}*").into()),
+                InterfaceMatch::Kind(kind) => (MetaKey::Iifkind, (&**kind).into()),
             };
-            matching(equality(*negated), meta(MetaKey::Iifname), Expression::String(name))
+            matching(equality(*negated), meta(key), Expression::String(name))
         }
         Statement::FibLocal(side) => {
             let flag = match side {

@@ -141,6 +141,10 @@ fn guess_match(body: &Value) -> Option<Statement> {
             };
             Some(Statement::InputInterface { negated, name })
         }
+        ("meta", Some("iifkind")) => {
+            let name = InterfaceMatch::Kind(right.as_str()?.into());
+            Some(Statement::InputInterface { negated, name })
+        }
         ("meta", Some("l4proto")) => protocol(right).map(Statement::Protocol),
         ("fib", _) => match left.pointer("/flags/0").unwrap_or(left.get("flags")?).as_str()? {
             "saddr" => Some(Statement::FibLocal(Side::Source)),

@@ -36,10 +36,14 @@ pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
         }
         Statement::Address { side, negated, net } => address(w, *side, *negated, net),
         Statement::InputInterface { negated, name } => {
-            meta_load(w, e::META_IIFNAME, FIRST_REGISTER);
+            let key = match name {
+                InterfaceMatch::Kind(_) => e::META_IIFKIND,
+                InterfaceMatch::Exact(_) | InterfaceMatch::Prefix(_) => e::META_IIFNAME,
+            };
+            meta_load(w, key, FIRST_REGISTER);
             let mut padded = [0; INTERFACE_NAME];
             let compared = match name {
-                InterfaceMatch::Exact(name) => {
+                InterfaceMatch::Exact(name) | InterfaceMatch::Kind(name) => {
                     let length = name.len().min(INTERFACE_NAME);
                     padded[..length].copy_from_slice(&name.as_bytes()[..length]);
                     &padded[..]

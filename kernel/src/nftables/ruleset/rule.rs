@@ -90,6 +90,9 @@ pub enum InterfaceMatch {
     Exact(Box<str>),
     /// All names that begin like this: `pfx*` in nft's syntax, written here without the star.
     Prefix(Box<str>),
+    /// Any name, if the interface is of this kind: `meta iifkind "vrf"` in nft's syntax. An
+    /// interface without a kind, as most hardware is, matches neither this nor its negation.
+    Kind(Box<str>),
 }
 
 /// One statement of a rule. Statements apply from left to right, and a match that fails ends the

@@ -296,6 +296,8 @@ impl<'a> Commit<'a> {
                     let is_named = match name {
                         InterfaceMatch::Exact(name) => interface == &**name,
                         InterfaceMatch::Prefix(prefix) => interface.starts_with(&**prefix),
+                        // No packet of the model comes in at an interface of any kind.
+                        InterfaceMatch::Kind(_) => return None,
                     };
                     is_named != *negated
                 }

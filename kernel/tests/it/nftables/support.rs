@@ -342,6 +342,7 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
         rule("services", vec![interface(negated, exact("fifteen-letters"))]);
         rule("services", vec![interface(negated, prefix("cali"))]);
         rule("services", vec![interface(negated, prefix("v"))]);
+        rule("services", vec![interface(negated, InterfaceMatch::Kind("vrf".into()))]);
     }
     for protocol in Protocol::ALL {
         rule("services", vec![Statement::Protocol(protocol)]);
