@@ -7,11 +7,11 @@ use switchyard_core::model::IpFamily;
 use crate::{
     conntrack::Group,
     families::{self, family_number},
-    netlink::{Attribute, Message, Writer, nfnetlink},
+    netlink::{Attribute, Attributes, Message, Writer, nfnetlink},
 };
 
 pub(crate) const CT_GET: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 1);
-const CT_DELETE: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 2);
+pub(crate) const CT_DELETE: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 2);
 
 // CTA_*
 pub(crate) const TUPLE_ORIGINAL: u16 = 1;
@@ -19,7 +19,7 @@ pub(crate) const TUPLE_REPLY: u16 = 2;
 pub(crate) const PROTOCOL_STATE: u16 = 4;
 pub(crate) const TIMEOUT: u16 = 7;
 pub(crate) const ID: u16 = 12;
-pub(crate) const ZONE: u16 = 18;
+const ZONE: u16 = 18;
 const FILTER: u16 = 25;
 // CTA_TUPLE_*
 const TUPLE_IP: u16 = 1;
@@ -62,21 +62,12 @@ impl Flow {
     /// Reads an entry. Returns `None` if the entry is not of the group, is in a zone, or has no
     /// ports.
     pub(crate) fn read(message: &Message<'_>, group: Group) -> Option<Self> {
-        let (mut original, mut reply, mut id) = (None, None, None);
-        for attribute in message.attributes(nfnetlink::HEADER) {
-            match attribute.kind {
-                TUPLE_ORIGINAL => original = Some(attribute),
-                TUPLE_REPLY => reply = Some(attribute),
-                ID => id = attribute.payload.try_into().ok(),
-                // Not written for zone 0.
-                ZONE => return None,
-                _ => {}
-            }
-        }
+        let attributes = message.attributes(nfnetlink::HEADER);
+        let [original, reply, id] = parts(attributes, [TUPLE_ORIGINAL, TUPLE_REPLY, ID])?;
         Some(Self {
             original: Tuple::read(original?, group)?,
             answered_by: Tuple::read(reply?, group)?.source,
-            id: id?,
+            id: id?.payload.try_into().ok()?,
         })
     }
 
@@ -84,15 +75,31 @@ impl Flow {
         self.answered_by != self.original.destination
     }
 
-    /// Appends the request to delete the entry.
-    pub(crate) fn delete(&self, writer: &mut Writer, group: Group, flags: u16, sequence: u32) {
-        writer.message(CT_DELETE, flags, sequence, |w| {
-            nfnetlink::header(w, family_number(group.family), 0);
-            // Without a tuple the request would mean the whole table.
-            w.nest(TUPLE_ORIGINAL, |w| self.original.write(w, group));
-            w.attribute(ID, &self.id);
-        });
+    /// Writes which entry a request is about.
+    pub(crate) fn write(&self, w: &mut Writer, group: Group) {
+        nfnetlink::header(w, family_number(group.family), 0);
+        // Without a tuple the request would mean the whole table.
+        w.nest(TUPLE_ORIGINAL, |w| self.original.write(w, group));
+        w.attribute(ID, &self.id);
     }
+}
+
+/// Finds attributes of an entry in one walk. Returns `None` if the entry is in a zone.
+pub(crate) fn parts<'a, const N: usize>(
+    attributes: Attributes<'a>,
+    kinds: [u16; N],
+) -> Option<[Option<Attribute<'a>>; N]> {
+    let mut found = [None; N];
+    for attribute in attributes {
+        // Not written for zone 0.
+        if attribute.kind == ZONE {
+            return None;
+        }
+        if let Some(place) = kinds.iter().position(|kind| *kind == attribute.kind) {
+            found[place] = Some(attribute);
+        }
+    }
+    Some(found)
 }
 
 impl Tuple {

@@ -175,7 +175,7 @@ pub fn read_flows(messages: &[u8]) -> Vec<u8> {
     for message in crate::netlink::Messages::new(messages) {
         for group in Group::ALL {
             if let Some(flow) = flow::Flow::read(&message, group) {
-                flow.delete(&mut writer, group, 0, message.sequence);
+                writer.message(flow::CT_DELETE, 0, message.sequence, |w| flow.write(w, group));
             }
         }
     }

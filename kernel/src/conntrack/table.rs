@@ -14,12 +14,12 @@ use switchyard_core::{model::Protocol, state::NodePortAddresses};
 use crate::{
     conntrack::{
         Group,
-        flow::{Flow, FlowQuery},
+        flow::{CT_DELETE, Flow, FlowQuery},
         job::{Jobs, Listener, Stale},
         queue::Queue,
         worker::Tally,
     },
-    netlink::{Error, Socket, Writer, flags},
+    netlink::{Error, Pipeline, Socket, Writer},
     route::{addresses, local_networks},
 };
 
@@ -30,7 +30,7 @@ const MAX_QUERIES: usize = 4;
 const MAX_PASSES: usize = 3;
 /// The time between two looks, much longer than a packet takes through the rules.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Flows that are deleted with one system call.
+/// Flows that are deleted at once.
 const BATCH: usize = 256;
 
 /// Sockets in the namespace of the table.
@@ -225,17 +225,9 @@ impl StaleFlows<'_> {
 
     fn sweep(&mut self, tally: &mut Tally) -> Result<(), Error> {
         self.keep_current()?;
-        let Some(last) = u32::try_from(self.flows.len()).ok().and_then(|n| n.checked_sub(1)) else {
-            return Ok(());
-        };
-        let first = self.socket.sequences(last + 1);
-        let mut writer = Writer::with_capacity(self.flows.len() * 128);
-        for (i, (_, flow)) in (0..).zip(&self.flows) {
-            // Errors are sent for every request; an acknowledgement only for the last.
-            let flags = if i == last { flags::ACK } else { 0 };
-            flow.delete(&mut writer, self.group, flags, first.wrapping_add(i));
-        }
+        let mut requests = Pipeline::default();
         for (_, flow) in &self.flows {
+            requests.request(CT_DELETE, 0, |w| flow.write(w, self.group));
             tracing::trace!(
                 target: "switchyard_kernel::v6",
                 ipFamily = self.group.family.as_str(),
@@ -246,16 +238,15 @@ impl StaleFlows<'_> {
                 "Deleting conntrack entry"
             );
         }
-        let refused = self.socket.batch(writer.as_slice(), first.wrapping_add(last))?;
+        let refused = self.socket.pipeline(&requests, None)?;
         tally.deleted += self.flows.len().saturating_sub(refused.len());
-        for error in refused {
+        for (number, error) in refused {
             match error.errno {
                 // An entry that does not exist need not be deleted.
                 libc::ENOENT => {}
                 // A flowtable has the entry. Linux before 6.4 deletes it once it is out of there.
                 libc::EBUSY => {
-                    let index = error.sequence.wrapping_sub(first) as usize;
-                    self.kept.extend(self.flows.get(index).map(|(job, _)| *job));
+                    self.kept.extend(self.flows.get(number).map(|(job, _)| *job));
                 }
                 _ => return Err(Error::Kernel(error)),
             }

@@ -6,7 +6,7 @@ use switchyard_core::model::Protocol;
 
 use crate::{
     conntrack::flow::{
-        CT_GET, ID, PROTOCOL_STATE, TIMEOUT, TUPLE_ORIGINAL, TUPLE_REPLY, Tuple, ZONE,
+        CT_GET, ID, PROTOCOL_STATE, TIMEOUT, TUPLE_ORIGINAL, TUPLE_REPLY, Tuple, parts,
     },
     netlink::{Attributes, Error, Socket, Writer, nfnetlink},
 };
@@ -76,33 +76,19 @@ pub struct TrackedFlow {
 
 impl TrackedFlow {
     fn read(attributes: Attributes<'_>) -> Option<Self> {
-        let (mut original, mut reply, mut timeout, mut is_waiting) = (None, None, None, false);
-        let mut id = 0;
-        for attribute in attributes {
-            match attribute.kind {
-                TUPLE_ORIGINAL => original = Some(attribute),
-                TUPLE_REPLY => reply = Some(attribute),
-                TIMEOUT => timeout = attribute.be32(),
-                ID => id = attribute.be32()?,
-                PROTOCOL_STATE => {
-                    let of_tcp = |kind| attribute.nested().find_kind(TCP)?.nested().find_kind(kind);
-                    let flags =
-                        of_tcp(TCP_FLAGS_ORIGINAL).and_then(|it| it.payload.first().copied());
-                    is_waiting = of_tcp(TCP_STATE).and_then(|state| state.u8())
-                        == Some(ESTABLISHED)
-                        && flags.is_some_and(|flags| flags & DATA_UNACKNOWLEDGED != 0);
-                }
-                ZONE => return None,
-                _ => {}
-            }
-        }
+        let kinds = [TUPLE_ORIGINAL, TUPLE_REPLY, TIMEOUT, ID, PROTOCOL_STATE];
+        let [original, reply, timeout, id, state] = parts(attributes, kinds)?;
+        let of_tcp = |kind| state?.nested().find_kind(TCP)?.nested().find_kind(kind);
+        let flags = of_tcp(TCP_FLAGS_ORIGINAL).and_then(|it| it.payload.first().copied());
+        let is_waiting = of_tcp(TCP_STATE).and_then(|state| state.u8()) == Some(ESTABLISHED)
+            && flags.is_some_and(|flags| flags & DATA_UNACKNOWLEDGED != 0);
         let (number, tuple) = Tuple::read_any(original?)?;
         Some(Self {
             protocol: Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)?,
             destination: tuple.destination,
             answered_by: Tuple::read_any(reply?)?.1.source,
-            unacknowledged_for: timeout.filter(|_| is_waiting),
-            id,
+            unacknowledged_for: timeout.filter(|_| is_waiting).and_then(|left| left.be32()),
+            id: id.map_or(Some(0), |id| id.be32())?,
         })
     }
 }

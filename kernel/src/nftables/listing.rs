@@ -1,5 +1,6 @@
 //! Lists of objects, and the names of their families.
 
+use super::abi::{data, expression, rule};
 use crate::netlink::{Attributes, Error, Message, Socket, Writer, nfnetlink};
 
 /// The numbers of families, and the names that nft has for them.
@@ -20,6 +21,19 @@ pub(super) fn family_name(number: u8) -> Option<&'static str> {
 /// The number of a family by its name; 0, which is none, for any other name.
 pub(super) fn number_of_family_name(name: &str) -> u8 {
     FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number as u8)
+}
+
+/// Returns the chain that a rule leads to.
+pub(crate) fn target<'a>(rule: Attributes<'a>) -> Option<&'a str> {
+    rule.find_kind(rule::EXPRESSIONS)?.nested().find_map(|each| {
+        let each = each.nested();
+        if each.text(expression::NAME)? != "immediate" {
+            return None;
+        }
+        let immediate = each.find_kind(expression::DATA)?.nested();
+        let verdict = immediate.find_kind(expression::IMMEDIATE_DATA)?.nested();
+        verdict.find_kind(data::VERDICT)?.nested().text(data::VERDICT_CHAIN)
+    })
 }
 
 /// Asks for one object, which `fill` names; `None` if it does not exist.

@@ -5,12 +5,12 @@ use switchyard_model::IpFamily;
 use crate::{
     families::family_number,
     netlink::{
-        Attributes, Error, Socket, Writer,
+        Error, Socket, Writer,
         nfnetlink::{self, subsystem::NFT_COMPAT},
     },
     nftables::{
-        abi::{chain, data, expression, message, rule},
-        listing::{dump, get},
+        abi::{chain, message, rule},
+        listing::{dump, get, target},
     },
     xtables::Table,
 };
@@ -89,18 +89,5 @@ pub(crate) fn rules<T>(
     dump(socket, message::GET_RULE, family_number(family), narrow, |_, found| {
         let table = Table::from_name(found.text(rule::TABLE)?)?;
         read(table, found.text(rule::CHAIN)?, found.be64(rule::HANDLE)?, target(found))
-    })
-}
-
-/// Returns the chain that a rule leads to.
-fn target<'a>(read: Attributes<'a>) -> Option<&'a str> {
-    read.find_kind(rule::EXPRESSIONS)?.nested().find_map(|each| {
-        let each = each.nested();
-        if each.text(expression::NAME)? != "immediate" {
-            return None;
-        }
-        let immediate = each.find_kind(expression::DATA)?.nested();
-        let verdict = immediate.find_kind(expression::IMMEDIATE_DATA)?.nested();
-        verdict.find_kind(data::VERDICT)?.nested().text(data::VERDICT_CHAIN)
     })
 }

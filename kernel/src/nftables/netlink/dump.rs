@@ -9,8 +9,8 @@ use crate::{
         nfnetlink::{self, subsystem::NFTABLES},
     },
     nftables::{
-        abi::{chain, data, element, expression, message, rule, set, table},
-        listing::{dump_once, get},
+        abi::{chain, data, element, message, rule, set, table},
+        listing::{dump_once, get, target},
         ruleset::{
             BaseChain, ChainBase, ChainDump, ChainName, Element, ElementData, ElementDump, Family,
             Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table, TableDump, Value,
@@ -183,21 +183,8 @@ fn read_rule(table: &str, read: Attributes<'_>) -> Option<(ChainName, RuleDump)>
         Some(u64::from_be_bytes(hash.try_into().ok()?))
     });
     let handle = read.be64(rule::HANDLE)?;
-    let expressions = read.find_kind(rule::EXPRESSIONS);
-    let leads_to = expressions.and_then(|all| all.nested().find_map(read_target));
+    let leads_to = target(read).map(ChainName::from);
     Some((read.text(rule::CHAIN)?.into(), RuleDump { handle, fingerprint, leads_to }))
-}
-
-/// The chain that an expression leads to, if the expression is a verdict.
-fn read_target(expression: Attribute<'_>) -> Option<ChainName> {
-    let of_expression = expression.nested();
-    if of_expression.text(expression::NAME)? != "immediate" {
-        return None;
-    }
-    let value = of_expression.find_kind(expression::DATA)?;
-    let value = value.nested().find_kind(expression::IMMEDIATE_DATA)?;
-    let verdict = value.nested().find_kind(data::VERDICT)?;
-    read_verdict(verdict)?.chain().cloned()
 }
 
 fn read_set(table: &str, read: Attributes<'_>) -> Option<(SetName, SetDump)> {
