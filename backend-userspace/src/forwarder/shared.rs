@@ -5,10 +5,7 @@ use std::{
     collections::HashSet,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicU64, AtomicUsize},
-    },
+    sync::{Arc, PoisonError, RwLock, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
@@ -125,8 +122,6 @@ pub(crate) struct Shared {
     pub(crate) remembered: Arc<AtomicUsize>,
     /// The memory for the receive buffers of all listeners, and as much for the send buffers.
     for_buffers: usize,
-    /// The connections to an endpoint that found no local port.
-    pub(crate) without_port: AtomicU64,
 }
 
 impl Shared {
@@ -162,7 +157,6 @@ impl Shared {
             listening: RwLock::default(),
             remembered: Arc::default(),
             for_buffers: memory.map_or(usize::MAX, |memory| memory / FOR_BUFFERS),
-            without_port: AtomicU64::new(0),
         }
     }
 

@@ -15,7 +15,7 @@ use std::{
 use switchyard_core::model::{Protocol, ServiceName, ServicePortId};
 
 use crate::forwarder::{
-    counters::{Counted, Counters},
+    counters::Counters,
     limits::{LimitReached, count_down},
     port::{Port, Warning},
 };
@@ -178,13 +178,6 @@ impl Slots {
         streams.map(|(_, service)| service.connections).sum()
     }
 
-    /// The number of connections and flows that were refused since the start.
-    pub(crate) fn refused(&self) -> u64 {
-        use Counted::{RefusedAll, RefusedClient, RefusedEndpoint, RefusedService};
-        let all = [RefusedAll, RefusedService, RefusedClient, RefusedEndpoint];
-        all.map(|refused| self.counters.get(refused)).iter().sum()
-    }
-
     fn total(&self, taken: &Taken) -> usize {
         self.most.min((self.descriptors - taken.listeners) / DESCRIPTORS)
     }
@@ -241,7 +234,10 @@ mod tests {
     use switchyard_core::testing::port_id;
 
     use super::*;
-    use crate::forwarder::testing::{resolved, serving, warnings};
+    use crate::forwarder::{
+        counters::Counted,
+        testing::{resolved, serving, warnings},
+    };
 
     fn client(i: u8) -> IpAddr {
         [192, 0, 2, i].into()
@@ -326,7 +322,7 @@ mod tests {
                 drop(held);
             }
         });
-        assert_eq!((logged.len(), slots.refused()), (1, 3));
+        assert_eq!((logged.len(), slots.counters.get(Counted::RefusedAll)), (1, 3));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{
     io, mem,
     net::SocketAddr,
     ops::RangeInclusive,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -45,11 +45,6 @@ pub struct Usage {
     pub connections: usize,
     /// The most connections and flows that there may be.
     pub limit: usize,
-    /// Connections and flows that were refused since the start, since they were too many.
-    pub refused: u64,
-    /// Attempts to connect since the start for which this node had no port left that is not
-    /// connected to the same endpoint.
-    pub without_port: u64,
 }
 
 /// The interval at which connections are looked at while they are waited for.
@@ -101,12 +96,7 @@ impl Forwarder {
     /// Returns what is open.
     pub fn usage(&self) -> Usage {
         let slots = &self.shared.slots;
-        Usage {
-            connections: slots.taken(),
-            limit: slots.limit(),
-            refused: slots.refused(),
-            without_port: self.shared.without_port.load(Ordering::Relaxed),
-        }
+        Usage { connections: slots.taken(), limit: slots.limit() }
     }
 
     /// The Service ports with a listener that panicked, which is served again.

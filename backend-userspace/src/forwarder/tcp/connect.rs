@@ -3,7 +3,6 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -102,7 +101,6 @@ pub(super) async fn connect(
                 if error.kind() == io::ErrorKind::AddrNotAvailable && has_source(shared, address) {
                     // All ports are connected to the endpoint, which is not to blame.
                     is_without_port = true;
-                    shared.without_port.fetch_add(1, Ordering::Relaxed);
                     shared.counters.count(Counted::Exhausted);
                     if port.is_due(Warning::NoLocalPort) {
                         tracing::warn!(
@@ -363,7 +361,7 @@ mod tests {
                     let connected = connect(&shared, &port, PoolKind::Cluster, ends, &mut first);
                     assert!(runtime().block_on(connected).is_none());
                 }
-                assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
+                assert_eq!(shared.counters.get(Counted::Exhausted), 0);
                 assert!(shared.counters.get(Counted::EndpointUnreachable) > 0);
                 assert!(shared.counters.get(Counted::LeftOut) > 0);
             });

@@ -371,7 +371,8 @@ mod tests {
         // The second client may have one flow, as the other has most of the places.
         flows.forward(&serving, client(2, 2), &[b"?"]);
         assert!((1..=3).all(|port| flows.by_client.contains_key(&client(1, port))));
-        assert_eq!((flows.by_client.len(), shared.slots.refused()), (4, 1));
+        let refused = shared.counters.get(Counted::RefusedClient);
+        assert_eq!((flows.by_client.len(), refused), (4, 1));
     }
 
     /// A system that lets no socket receive.

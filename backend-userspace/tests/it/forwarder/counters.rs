@@ -3,20 +3,13 @@
 use std::{io::Write, net::UdpSocket, sync::Arc};
 
 use switchyard_core::{model::Protocol, state::Action};
-use switchyard_userspace::forwarder::{Counted, Counters, Forwarder, ForwarderConfig};
+use switchyard_userspace::forwarder::Counted;
 
 use crate::forwarder::support::*;
 
-fn counting() -> (Forwarder, Arc<Counters>) {
-    let counters = Arc::default();
-    let mut config = ForwarderConfig::default();
-    config.threads = Some(1);
-    (Forwarder::start_counting(config, &counters).unwrap(), counters)
-}
-
 #[test]
 fn a_connection_counts_with_its_bytes_and_the_tries_before() {
-    let (forwarder, counters) = counting();
+    let (forwarder, counters) = counting(|_| {});
     let address = serve(&forwarder, "web", &[refusing(), echo("name")]);
     for _ in 0..2 {
         let mut client = connect(address);
@@ -37,7 +30,7 @@ fn a_connection_counts_with_its_bytes_and_the_tries_before() {
 
 #[test]
 fn clients_that_are_not_served_count_by_reason() {
-    let (forwarder, counters) = counting();
+    let (forwarder, counters) = counting(|_| {});
     expect_reset(&mut connect(serve(&forwarder, "refusing", &[refusing(), refusing()])));
     let id = id("restricted", Protocol::Tcp);
     forwarder.serve(&Arc::new(service(&id, &[echo("name")])));
@@ -56,7 +49,7 @@ fn clients_that_are_not_served_count_by_reason() {
 
 #[test]
 fn datagrams_count_each_way() {
-    let (forwarder, counters) = counting();
+    let (forwarder, counters) = counting(|_| {});
     let endpoint = UdpSocket::bind("127.0.0.1:0").unwrap();
     let id = id("dns", Protocol::Udp);
     forwarder.serve(&Arc::new(service(&id, &[endpoint.local_addr().unwrap()])));

@@ -14,7 +14,7 @@ use switchyard_core::{
     model::{Protocol, ServicePortId},
     state::{Action, Masquerade, PoolKind},
 };
-use switchyard_userspace::forwarder::{Forwarder, ForwarderConfig, Listener};
+use switchyard_userspace::forwarder::{Counted, Counters, Forwarder, ForwarderConfig, Listener};
 pub use test_netns::wait::{PATIENCE, until};
 
 pub const CLUSTER: Action =
@@ -22,10 +22,22 @@ pub const CLUSTER: Action =
 
 /// Starts a forwarder with two threads, whose configuration can be changed first.
 pub fn forwarder(change: impl FnOnce(&mut ForwarderConfig)) -> Forwarder {
-    let mut config = ForwarderConfig::default();
+    counting(change).0
+}
+
+/// Starts a forwarder as [`forwarder`] does, and returns its counters as well.
+pub fn counting(change: impl FnOnce(&mut ForwarderConfig)) -> (Forwarder, Arc<Counters>) {
+    let (mut config, counters) = (ForwarderConfig::default(), Arc::default());
     config.threads = Some(2);
     change(&mut config);
-    Forwarder::start(config).unwrap()
+    (Forwarder::start_counting(config, &counters).unwrap(), counters)
+}
+
+/// The number of connections and flows that were refused, since they were too many.
+pub fn refused(counters: &Counters) -> u64 {
+    use Counted::{RefusedAll, RefusedClient, RefusedEndpoint, RefusedService};
+    let all = [RefusedAll, RefusedService, RefusedClient, RefusedEndpoint];
+    all.map(|refused| counters.get(refused)).iter().sum()
 }
 
 /// A listener on a loopback address, on a port that the system chooses.

@@ -4,7 +4,7 @@ use crate::forwarder::support::*;
 
 #[test]
 fn connections_that_wait_for_an_endpoint_leave_places_for_others() {
-    let forwarder = forwarder(|config| {
+    let (forwarder, counters) = counting(|config| {
         config.connections = Some(90);
         config.connect_timeouts = vec![PATIENCE * 3];
     });
@@ -14,7 +14,7 @@ fn connections_that_wait_for_an_endpoint_leave_places_for_others() {
     let mut waiting = Vec::new();
     until("one is refused", || {
         waiting.push(connect(web));
-        forwarder.usage().refused > 0
+        refused(&counters) > 0
     });
     expect(&mut connect(api), "b");
 }

@@ -1,11 +1,11 @@
 //! Too many flows.
 
 use super::*;
-use crate::forwarder::support::{forwarder, until};
+use crate::forwarder::support::{counting, forwarder, refused, until};
 
 #[test]
 fn a_client_with_too_many_flows_loses_the_longest_idle() {
-    let forwarder = forwarder(|config| config.connections = Some(9));
+    let (forwarder, counters) = counting(|config| config.connections = Some(9));
     let address = serve(&forwarder, port(&[echo("a")]));
     let clients: Vec<Client> = (0..4).map(|_| Client::new(1, address)).collect();
     for client in &clients[..3] {
@@ -13,7 +13,7 @@ fn a_client_with_too_many_flows_loses_the_longest_idle() {
     }
     clients[3].send("?");
     assert!(clients[3].is_silent(), "all flows are in use");
-    assert_eq!(forwarder.usage().refused, 1);
+    assert_eq!(refused(&counters), 1);
     until("a flow has been idle for a second", || {
         clients[3].send("?");
         !clients[3].is_silent()
