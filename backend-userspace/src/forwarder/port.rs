@@ -238,7 +238,7 @@ impl Port {
         self.failed_at(Instant::now(), endpoint, client)
     }
 
-    fn failed_at(&self, at: Instant, endpoint: SocketAddr, client: IpAddr) -> bool {
+    pub(crate) fn failed_at(&self, at: Instant, endpoint: SocketAddr, client: IpAddr) -> bool {
         let snapshot = self.snapshot();
         if snapshot.resolved.affinity.is_some() {
             self.affinity().forget(client, endpoint);

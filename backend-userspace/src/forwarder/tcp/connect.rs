@@ -92,6 +92,7 @@ pub(super) async fn connect(
                     "Failed to connect to an endpoint"
                 );
                 if shared.platform.is_exhausted(&error) {
+                    port.spared(address);
                     shared.counters.count(Counted::Exhausted);
                     sleep(PAUSE).await;
                     last = Some(error);
@@ -101,6 +102,7 @@ pub(super) async fn connect(
                 if error.kind() == io::ErrorKind::AddrNotAvailable && has_source(shared, address) {
                     // All ports are connected to the endpoint, which is not to blame.
                     is_without_port = true;
+                    port.spared(address);
                     shared.counters.count(Counted::Exhausted);
                     if port.is_due(Warning::NoLocalPort) {
                         tracing::warn!(
@@ -324,6 +326,13 @@ mod tests {
             connected.map(|(_, chosen)| chosen.address)
         };
         let first = endpoint().unwrap();
+        let tries_again = |first| {
+            let (at, other) = (Instant::now() - Duration::from_secs(2), [127, 0, 0, 2].into());
+            for _ in 0..2 {
+                port.failed_at(at, first, other);
+            }
+        };
+        tries_again(first);
         results.lock().unwrap().push(Err(io::ErrorKind::QuotaExceeded.into()));
         assert_eq!(endpoint(), Some(first), "the client stays with its endpoint");
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
@@ -336,6 +345,16 @@ mod tests {
         assert!(port.is_due(Warning::NoLocalPort));
         let logged = warnings(|| assert_eq!(endpoint(), None));
         assert!(matches!(&logged[..], [one] if one.contains("quota exceeded")), "{logged:?}");
+
+        let first = endpoint().unwrap();
+        tries_again(first);
+        results.lock().unwrap().push(Err(io::ErrorKind::AddrNotAvailable.into()));
+        assert_ne!(endpoint(), Some(first));
+        let is_first = |last| {
+            let ends = Ends { client: ([127, 0, 0, last], 4711).into(), ..ends };
+            port.choose(PoolKind::Cluster, ends, &[]).unwrap().address == first
+        };
+        assert!((2..6).any(is_first), "a connection without a port tries no endpoint");
     }
 
     /// Tests that need root.

@@ -239,8 +239,12 @@ impl Upstream {
                     failed(context, port, chosen.address, ends.client.ip(), &refused);
                 }
                 // The endpoint is not to blame.
-                Err(full @ UpstreamError::Full(_)) => error = full,
+                Err(full @ UpstreamError::Full(_)) => {
+                    port.spared(chosen.address);
+                    error = full;
+                }
                 Err(error) => {
+                    port.spared(chosen.address);
                     context.shared.counters.count(Counted::Exhausted);
                     return Err(error);
                 }
@@ -390,14 +394,16 @@ fn bind(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::{sync::Mutex, time::Duration};
 
+    use switchyard_core::{model::LbAlgorithm, state::ResolvedServicePort};
     use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
 
     use super::*;
     use crate::forwarder::{
         platform::{self, Platform},
         shared::ForwarderConfig,
+        testing::{self, resolved},
         udp::tests::serving,
     };
 
@@ -444,6 +450,55 @@ mod tests {
         };
         // Rarely, the system is late with the refusal.
         assert!((0..9).any(|_| taken() == 1));
+    }
+
+    /// A system with one port, and with or without memory for sockets.
+    struct Scarce(bool);
+
+    impl Platform for Scarce {
+        fn ephemeral_ports(&self) -> Vec<u16> {
+            vec![31_999]
+        }
+
+        fn share_port(&self, _: &Socket) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
+            let has_memory = self.0.then(|| platform::current().socket(protocol, address));
+            has_memory.unwrap_or_else(|| Err(io::ErrorKind::OutOfMemory.into()))
+        }
+    }
+
+    #[test]
+    fn a_flow_without_a_port_or_a_socket_tries_no_endpoint() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let _context = runtime.enter();
+        let endpoints = [1, 2].map(|last| SocketAddr::from(([127, 0, 0, last], 53)));
+        for has_memory in [false, true] {
+            let mut shared = Shared::new(ForwarderConfig::default());
+            shared.platform = Box::new(Scarce(has_memory));
+            let taken = has_memory.then(|| {
+                let taken = shared.source_ports.take(&Scarce(true), endpoints[0], any().ip());
+                taken.unwrap().unwrap()
+            });
+            let port = ResolvedServicePort {
+                lb_algorithm: LbAlgorithm::WeightedFailover,
+                ..resolved(Protocol::Udp, &endpoints)
+            };
+            let port = testing::serving(port, any()).port;
+            for _ in 0..2 {
+                port.failed_at(Instant::now() - Duration::from_secs(2), endpoints[0], any().ip());
+            }
+            let (failures, shared) = (unbounded_channel().0, Arc::new(shared));
+            let mut context = Context { listener: Weak::new(), failures, numbers: 0, shared };
+            let ends = Ends { client: any(), destination: any(), is_shown: false };
+            let (pool, ip, mut tried) = (PoolKind::Cluster, any().ip(), Vec::new());
+            let flow = Upstream::choose(&mut context, &port, pool, ends, ip, &mut tried);
+            assert_eq!(flow.is_ok(), has_memory, "at the other endpoint");
+            assert_eq!(port.choose(pool, ends, &[]).unwrap().address, endpoints[0]);
+            drop(taken);
+        }
     }
 
     /// A system whose next socket is this one.
