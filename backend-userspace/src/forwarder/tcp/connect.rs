@@ -200,8 +200,18 @@ async fn attempt_as_node(
 /// Whether this node has an address for sockets that connect to an endpoint. Without one, which
 /// happens with IPv6, the error is the same as without a port. UDP has ports of its own.
 fn has_source(shared: &Shared, endpoint: SocketAddr) -> bool {
-    let connect = || shared.socket_to(Protocol::Udp, endpoint)?.connect(&endpoint.into());
-    !connect().is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+    let source = source(shared, endpoint);
+    !source.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
+/// Returns the address of this node from which its route leads to an endpoint, without a port.
+fn source(shared: &Shared, endpoint: SocketAddr) -> io::Result<SocketAddr> {
+    let socket = shared.socket_to(Protocol::Udp, endpoint)?;
+    socket.connect(&endpoint.into())?;
+    let source = socket.local_addr()?.as_socket();
+    let mut source = source.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    source.set_port(0);
+    Ok(source)
 }
 
 /// Connects to an endpoint, from an address of this node or from that of the client.
@@ -214,8 +224,12 @@ async fn attempt(
     limit: Duration,
 ) -> io::Result<TcpStream> {
     let socket = shared.socket_to(protocol, address)?;
-    if let Some(client) = client {
-        shared.platform.bind_as(&socket, SocketAddr::new(client, 0))?;
+    match (protocol, client) {
+        (_, Some(client)) => shared.platform.bind_as(&socket, SocketAddr::new(client, 0))?,
+        // Else the endpoint learns all addresses of this node, and sends heartbeats to each: who
+        // has the same address there knows no such association, and ends it.
+        (Protocol::Sctp, None) => socket.bind(&source(shared, address)?.into())?,
+        _ => {}
     }
     tune(shared, protocol, &SockRef::from(&socket));
     if !first.is_empty() {
@@ -427,6 +441,36 @@ mod tests {
         };
         // Rarely, the system is late with the answer.
         assert!((0..9).any(|_| are_sent()));
+    }
+
+    /// A system whose sockets of SCTP are of TCP, and the addresses they connect from.
+    struct Recording(Arc<Mutex<Vec<IpAddr>>>);
+
+    impl Platform for Recording {
+        fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
+            let is_udp = protocol == Protocol::Udp;
+            platform::current().socket(if is_udp { protocol } else { Protocol::Tcp }, address)
+        }
+
+        fn connect(&self, socket: &Socket, address: SocketAddr) -> io::Result<()> {
+            let from = socket.local_addr()?.as_socket().map(|from| from.ip());
+            self.0.lock().unwrap().extend(from);
+            platform::current().connect(socket, address)
+        }
+    }
+
+    #[test]
+    fn associations_have_the_address_of_the_route_alone() {
+        let (from, mut shared) = (Arc::default(), Shared::new(ForwarderConfig::default()));
+        shared.platform = Box::new(Recording(Arc::clone(&from)));
+        let endpoint = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = endpoint.local_addr().unwrap();
+        for protocol in [Protocol::Tcp, Protocol::Sctp] {
+            let mut first = Vec::new();
+            let connected = attempt(&shared, protocol, to, None, &mut first, Duration::MAX);
+            runtime().block_on(connected).unwrap();
+        }
+        assert_eq!(*from.lock().unwrap(), [[0, 0, 0, 0], [127, 0, 0, 1]].map(IpAddr::from));
     }
 
     #[test]
