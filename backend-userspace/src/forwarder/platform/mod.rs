@@ -153,8 +153,8 @@ pub(crate) trait Platform: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Lets a listener be bound while connections of an earlier one at the address go on, but not
-    /// beside another listener.
+    /// Lets a listener be bound while connections at the address go on that have this option, too,
+    /// but not beside another listener.
     fn reuse_address(&self, socket: &Socket) -> io::Result<()> {
         // On Windows, the option would take the address away from another listener.
         if cfg!(unix) { socket.set_reuse_address(true) } else { Ok(()) }

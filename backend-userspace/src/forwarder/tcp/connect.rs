@@ -231,6 +231,10 @@ async fn attempt(
         (Protocol::Sctp, None) => socket.bind(&source(shared, address)?.into())?,
         _ => {}
     }
+    if protocol == Protocol::Tcp {
+        // A server of this node can listen at the port meanwhile, and while the port rests.
+        shared.platform.reuse_address(&socket)?;
+    }
     tune(shared, protocol, &SockRef::from(&socket));
     if !first.is_empty() {
         // Otherwise the bytes follow in a packet of their own.

@@ -224,6 +224,29 @@ fn a_client_that_opens_and_closes_connections_leaves_ports_to_others() {
 }
 
 #[test]
+fn a_server_can_listen_at_the_port_of_a_connection_and_of_one_that_has_ended() {
+    with_ports(30, || {
+        let forwarder = forwarder(|_| {});
+        let socket = TcpListener::bind("127.0.0.1:2080").unwrap();
+        let to = serve(&forwarder, "web", &[socket.local_addr().unwrap()]);
+        let client = connect(to);
+        let (mut at_endpoint, from) = socket.accept().unwrap();
+        let listen = || {
+            let server = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            server.set_reuse_address(true).unwrap();
+            server.bind(&SocketAddr::from(([0, 0, 0, 0], from.port())).into()).unwrap();
+            server.listen(1).unwrap();
+        };
+        listen();
+        end(&client);
+        expect_end(&mut at_endpoint);
+        end(&at_endpoint);
+        until("the connection ends", || forwarder.usage().connections == 0);
+        listen();
+    });
+}
+
+#[test]
 fn a_listener_is_no_endpoint() {
     let (forwarder, counters) = counting(|config| config.connections = Some(60));
     let to = serve(&forwarder, "web", &[echo("a")]);
