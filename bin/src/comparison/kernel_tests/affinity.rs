@@ -286,7 +286,7 @@ fn client(number: u32, is_ipv4: bool) -> IpAddr {
 
 #[test]
 fn clients_that_do_not_go_back_are_found() {
-    let config = proptest_config(300);
+    let config = proptest_config(400);
     let cases = config.cases;
     let mut runner = TestRunner::new(config);
     in_namespace(|| {
