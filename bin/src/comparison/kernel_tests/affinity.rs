@@ -335,6 +335,6 @@ fn clients_that_do_not_go_back_are_found() {
             }
         }
         println!("{clients} clients, of which {returned} go back to their endpoint");
-        assert!(returned > 100 && lost > 3, "{clients} {returned} {lost}");
+        assert!(returned > 100 && lost > 1, "{clients} {returned} {lost}");
     });
 }
