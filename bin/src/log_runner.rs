@@ -5,7 +5,10 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, Read, Write},
-    os::unix::process::{CommandExt, ExitStatusExt},
+    os::{
+        fd::AsFd,
+        unix::process::{CommandExt, ExitStatusExt},
+    },
     process::{Command, ExitCode},
     thread,
 };
@@ -13,7 +16,7 @@ use std::{
 use clap::{Arg, value_parser};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
     iterator::Signals,
 };
 
@@ -29,11 +32,25 @@ pub fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         switch.default_missing_value("true").value_parser(value_parser!(bool))
     };
     let command = Arg::new("command").num_args(1..).required(true).trailing_var_arg(true);
+    let mut is_flag = true;
+    // Go takes one dash for two.
+    let arguments = arguments.iter().enumerate().map(|(place, word)| {
+        is_flag &= place == 0 || word.as_encoded_bytes().starts_with(b"-");
+        let text = word.to_str().and_then(|word| word.strip_prefix('-'));
+        match text {
+            Some(name) if is_flag && !name.is_empty() && !name.starts_with('-') => {
+                OsString::from(format!("--{name}"))
+            }
+            _ => word.clone(),
+        }
+    });
     let flags = clap::Command::new(NAME)
+        .args_override_self(true)
         .args([text("log-file"), switch("also-stdout").default_value("false")])
         .args([switch("redirect-stderr").default_value("true")])
-        // Output is never held back.
-        .args([text("flush-interval"), command.value_parser(value_parser!(OsString))])
+        // Output is never held back, and the file is not rotated.
+        .args([text("flush-interval"), text("log-file-size"), text("log-file-age")])
+        .arg(command.value_parser(value_parser!(OsString)))
         .try_get_matches_from(arguments)?;
     let is_on = |name| flags.get_one(name) == Some(&true);
     let mut words = flags.get_many::<OsString>("command").into_iter().flatten();
@@ -43,25 +60,27 @@ pub fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     command.args(words);
     let path = flags.get_one("log-file").map_or("", String::as_str);
     if path.is_empty() {
+        if is_on("redirect-stderr") {
+            command.stderr(io::stdout().as_fd().try_clone_to_owned()?);
+        }
         return Err(failed(command.exec()).into());
     }
     let file = File::options().append(true).create(true).open(path);
     let mut file = file.map_err(|error| format!("cannot open {path}: {error}"))?;
     let (mut output, end) = io::pipe()?;
-    command.stdout(end.try_clone()?);
     if is_on("redirect-stderr") {
-        command.stderr(end);
+        command.stderr(end.try_clone()?);
     }
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    command.stdout(end);
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let mut child = command.spawn().map_err(failed)?;
     // The command holds an end of the pipe.
     drop(command);
     let pid = Pid::from_child(&child);
     thread::spawn(move || {
         for signal in &mut signals {
-            let signal = if signal == SIGINT { Signal::INT } else { Signal::TERM };
             // A process that has ended needs none.
-            let _ = kill_process(pid, signal);
+            let _ = Signal::from_named_raw(signal).map(|signal| kill_process(pid, signal));
         }
     });
     let mut chunk = [0; 1 << 14];

@@ -394,9 +394,15 @@ fn a_runner_of_commands_writes_their_output_to_a_file() {
     };
     let both = "out\nerr\n";
     for (flags, in_file, out, err) in [
-        (&[][..], None, "out\n", "err\n"),
+        (&[][..], None, both, ""),
+        (&["-redirect-stderr=false"], None, "out\n", "err\n"),
         (&[to_file], Some(both), "", ""),
-        (&["--also-stdout", "--flush-interval", "5s", to_file], Some(both), both, ""),
+        (
+            &["-also-stdout", "--log-file-size=1", "--flush-interval=5s", to_file],
+            Some(both),
+            both,
+            "",
+        ),
         (&[to_file, "--redirect-stderr=false", "--"], Some("out\n"), "", "err\n"),
     ] {
         let output = runner(flags, "echo out; echo err >&2; exit 3").output().unwrap();
