@@ -374,14 +374,17 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         Ok(page)
     }
 
-    /// Compares a version with the newest one of the server, which must not be older.
+    /// Compares a version with the newest one of the server, which must not be older. Whatever comes
+    /// of it, a watch is next: only that shows whether the server has changes.
     async fn compare(&mut self, version: &str) -> Result<(), Failure> {
+        self.is_compared = true;
         self.pacer.permit("GET").await;
         // As such a list shows etcd's version, a server may be able to send a bookmark afterwards.
         let params = ListParams { limit: Some(1), ..self.list_params() };
-        let newest = self.page(&params).await?.metadata.resource_version;
+        let page = time::timeout(self.timing.response, self.page(&params)).await;
+        let page = page.map_err(|_| Failure::NoAnswer(self.timing.response))??;
+        let newest = page.metadata.resource_version;
         let newest = newest.filter(|newest| !newest.is_empty()).ok_or(Failure::NoVersion)?;
-        self.is_compared = true;
         let numbers = [version, &newest].map(|version| version.parse::<u64>());
         match (newest == version, numbers) {
             (true, _) => self.silent = 0,
@@ -393,9 +396,9 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
 
     /// Watches from a version on.
     async fn watch(&mut self, version: &str) -> Result<(), Failure> {
-        self.is_compared = false;
         let opened = Instant::now();
         let events = self.open(&self.watch_params(), version).await?;
+        self.is_compared = false;
         // The next list can be streamed: the server may have been replaced.
         self.change_way(true);
         let result = self.follow(events).await;

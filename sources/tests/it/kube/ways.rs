@@ -297,6 +297,12 @@ async fn a_version_of_no_use_is_given_up_for_a_list() {
         let (way, pause) = after_watches(replies).await;
         assert_eq!((way, pause.as_secs() / 10), (next, tens), "{replies:?}");
     }
+    let asked = requests_after(&[Reply::Ends, List(7), Silent, Silent, Reply::None]).await;
+    assert_eq!(ways(&asked)[4..], [Way::Version, Way::Watch], "it hangs");
+    assert_eq!(asked[5].1.as_secs() / 10, 3, "{asked:?}");
+    let refused = |times| [&quiet(8), &*[Status(500, 0)].repeat(times)].concat();
+    assert_eq!(after_watches(&refused(4)).await.0, Way::Watch);
+    assert_ne!(after_watches(&refused(5)).await.0, Way::Watch, "each is refused");
     let health = WatchHealth::new();
     let replies = [&[Reply::Ends, List(7)][..], &quiet(8), &[Silent]].concat();
     requests_and_health(&replies, health.clone()).await;
