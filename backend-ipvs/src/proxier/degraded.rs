@@ -10,7 +10,10 @@ use switchyard_core::{
     model::ServicePortId, proxier::DegradedPort, state::ResolvedServicePort, transition::Transition,
 };
 
-use crate::layout::{Context, addresses};
+use crate::{
+    layout::{Context, addresses},
+    scheduler::is_uneven,
+};
 
 /// The Service ports that are served otherwise than they ask, as they were reported.
 #[derive(Debug, Default)]
@@ -73,7 +76,8 @@ impl Degraded {
         }
         let (used, asked) = context.scheduler(port);
         let default = context.scheduler.lb_algorithm();
-        let asked = asked.filter(|asked| asked.lb_algorithm() != default)?;
+        // Weights ask for another scheduler of the same algorithm.
+        let asked = asked.filter(|asked| asked.lb_algorithm() != default || is_uneven(port))?;
         Some(format!(
             "the kernel has no scheduler `{asked}` (the module {} is missing); connections are \
              spread by `{used}` instead",

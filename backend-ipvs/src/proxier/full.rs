@@ -99,7 +99,9 @@ impl IpvsProxier {
     pub(super) fn try_schedulers(&mut self, state: &State) -> Result<bool, SyncError> {
         let asked = state.service_ports.values();
         let asked = asked.map(|port| Scheduler::choose(self.basis.scheduler, port));
-        let asked = asked.chain([self.basis.scheduler]).collect();
+        // That of weights is known before the first ones come, which would have all compared.
+        let scheduler = self.basis.scheduler;
+        let asked = asked.chain([scheduler, scheduler.weighted()]).collect();
         let tried = self.basis.tried.try_all(asked, &mut *self.kernel);
         tried.map_err(failed_to("try a scheduler of IPVS"))
     }
