@@ -228,7 +228,15 @@ async fn attempt(
         (_, Some(client)) => shared.platform.bind_as(&socket, SocketAddr::new(client, 0))?,
         // Else the endpoint learns all addresses of this node, and sends heartbeats to each: who
         // has the same address there knows no such association, and ends it.
-        (Protocol::Sctp, None) => socket.bind(&source(shared, address)?.into())?,
+        (Protocol::Sctp, None) => {
+            let source = source(shared, address)?.into();
+            // The word of a connect if no port is free.
+            let without_port = |error: io::Error| match error.kind() {
+                io::ErrorKind::AddrInUse => io::ErrorKind::AddrNotAvailable.into(),
+                _ => error,
+            };
+            socket.bind(&source).map_err(without_port)?;
+        }
         _ => {}
     }
     if protocol == Protocol::Tcp {
