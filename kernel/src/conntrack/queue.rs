@@ -111,8 +111,8 @@ impl Queue {
         }
     }
 
-    /// Takes back jobs of a group of whose flows the kernel keeps some for now. They hold up no
-    /// other job.
+    /// Takes back jobs of a group of whose flows the kernel keeps some for now, or some come again.
+    /// They hold up no other job.
     pub(crate) fn put_off(&self, group: Group, kept: Jobs) {
         let mut waiting = self.lock();
         let lane = waiting.lane(group);
@@ -127,7 +127,7 @@ impl Queue {
                 ipFamily = group.family.as_str(),
                 protocol = group.protocol.as_str(),
                 frontends = kept.len(),
-                "Stale conntrack entries are in a flowtable, from which this kernel does not delete them; retrying"
+                "Stale conntrack entries come again, or are in a flowtable, from which this kernel does not delete them; retrying"
             );
         }
         let until = Instant::now() + RETRY.delay(lane.times_put_off);

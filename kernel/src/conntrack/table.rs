@@ -55,7 +55,8 @@ impl Table {
     }
 
     /// Deletes the stale flows of all jobs of a group. Flows count as scanned once. Returns the
-    /// listeners of the flows that the kernel does not delete for now.
+    /// listeners of the flows that the kernel does not delete for now, and of those that the last
+    /// look deleted: something makes them anew, such as clients that are not forgotten yet.
     pub(crate) fn sweep(
         &mut self,
         group: Group,
@@ -63,14 +64,14 @@ impl Table {
         queue: &Queue,
         tally: &mut Tally,
     ) -> Result<HashSet<Listener>, Error> {
-        repeat(jobs, tally, |found| self.look(group, jobs, queue, found))
+        repeat(jobs, tally, |is_last, found| self.look(group, jobs, (queue, is_last), found))
     }
 
     fn look(
         &mut self,
         group: Group,
         jobs: &Jobs,
-        queue: &Queue,
+        (queue, is_last): (&Queue, bool),
         tally: &mut Tally,
     ) -> Result<HashSet<Listener>, Error> {
         let mut kept = HashSet::new();
@@ -82,6 +83,7 @@ impl Table {
                 queue,
                 socket: &mut self.deleting,
                 flows: Vec::with_capacity(BATCH),
+                is_last,
                 kept: &mut kept,
             };
             let sequence = self.asking.sequences(1);
@@ -101,20 +103,21 @@ impl Table {
     }
 }
 
-/// Looks for the stale flows of jobs, and returns what the last look does. After one that deleted
-/// some, there is another: a packet that was on its way when the rules changed may add its flow
-/// after the look. For new listeners, there is a second one in any case.
+/// Looks for the stale flows of jobs, and returns what the last look does, which is told apart if
+/// the number of looks is why it is the last. After one that deleted some, there is another: a packet
+/// that was on its way when the rules changed may add its flow after the look. For new listeners,
+/// there is a second one in any case.
 fn repeat<T>(
     jobs: &Jobs,
     tally: &mut Tally,
-    mut look: impl FnMut(&mut Tally) -> Result<T, Error>,
+    mut look: impl FnMut(bool, &mut Tally) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let mut is_again = jobs.values().any(|stale| matches!(stale, Stale::New(_)));
     let mut pass = 0;
     loop {
         pass += 1;
         let mut found = Tally::default();
-        let result = look(&mut found);
+        let result = look(pass == MAX_PASSES, &mut found);
         tally.deleted += found.deleted;
         if pass == 1 {
             tally.scanned += found.scanned;
@@ -213,7 +216,8 @@ struct StaleFlows<'a> {
     socket: &'a mut Socket,
     /// Flows, each with the listener of the job by which it is stale.
     flows: Vec<(Listener, Flow)>,
-    /// The listeners of flows that the kernel does not delete for now.
+    is_last: bool,
+    /// The listeners of flows that the kernel does not delete for now, and of all in the last look.
     kept: &'a mut HashSet<Listener>,
 }
 
@@ -240,6 +244,9 @@ impl StaleFlows<'_> {
         }
         let refused = self.socket.pipeline(&requests, None)?;
         tally.deleted += self.flows.len().saturating_sub(refused.len());
+        if self.is_last {
+            self.kept.extend(self.flows.iter().map(|(job, _)| *job));
+        }
         for (number, error) in refused {
             match error.errno {
                 // An entry that does not exist need not be deleted.
@@ -336,7 +343,8 @@ mod kernel_tests {
                 let socket = &mut table.deleting;
                 let flows = flows.iter().map(|flow| (Listener::node_port(1), *flow)).collect();
                 let kept = &mut HashSet::new();
-                StaleFlows { group: V4, queue: &queue, socket, flows, kept }.sweep(tally)
+                let is_last = false;
+                StaleFlows { group: V4, queue: &queue, socket, flows, is_last, kept }.sweep(tally)
             };
             // Nothing is there.
             delete(&[flow], &mut tally).unwrap();
@@ -370,9 +378,9 @@ mod kernel_tests {
             // Also if there is nothing at first, where the listener is new.
             let mut look_before_the_flow = |jobs: &Jobs| {
                 let (mut tally, mut looks) = (Tally::default(), 0);
-                let look = |found: &mut Tally| {
+                let look = |is_last, found: &mut Tally| {
                     looks += 1;
-                    let kept = table.look(V4, jobs, &queue, found);
+                    let kept = table.look(V4, jobs, (&queue, is_last), found);
                     if looks == 1 {
                         create(&flow, V4);
                     }
@@ -405,11 +413,12 @@ mod kernel_tests {
                 w.raw(&[0; 16]);
             });
             let (queue, mut tally) = (Queue::default(), Tally::default());
-            // The same at each look: the second one is deleted.
+            // The same at each look: the second one is deleted, and has come again.
             let answers = answers.as_slice().repeat(MAX_PASSES);
             let traffic = Traffic { answers, ..Traffic::default() };
             let kept = replay(traffic, || table.sweep(V4, &jobs, &queue, &mut tally)).unwrap();
-            assert_eq!(kept, [Listener::at(flow.original.destination)].into());
+            let both = [flow, other].map(|flow| Listener::at(flow.original.destination));
+            assert_eq!(kept, both.into());
             assert_eq!((tally.scanned, tally.deleted), (2, MAX_PASSES));
         });
     }
