@@ -103,8 +103,8 @@ impl Table {
     }
 }
 
-/// Looks for the stale flows of jobs, and returns what the last look does, which is told apart if
-/// the number of looks is why it is the last. After one that deleted some, there is another: a packet
+/// Looks for the stale flows of jobs, and returns what the last look does, which is called the last
+/// if the number of looks is the reason. After one that deleted some, there is another: a packet
 /// that was on its way when the rules changed may add its flow after the look. For new listeners,
 /// there is a second one in any case.
 fn repeat<T>(

@@ -374,8 +374,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         Ok(page)
     }
 
-    /// Compares a version with the newest one of the server, which must not be older. Whatever comes
-    /// of it, a watch is next: only that shows whether the server has changes.
+    /// Compares a version with the newest one of the server, which must not be older. A watch comes
+    /// next in any case: only that shows whether the server has changes.
     async fn compare(&mut self, version: &str) -> Result<(), Failure> {
         self.is_compared = true;
         self.pacer.permit("GET").await;
