@@ -44,6 +44,6 @@ fn affinity_is_persistence() {
     wait(&rig, "the virtual server remembers", || {
         let found = servers(&rig).into_iter().find(|server| server.at == WEB);
         // The timeout in the kernel's ticks, of which 250 are a second.
-        found.is_some_and(|server| server.scheduler == "wrr persistent 17500 FFFFFFFF")
+        found.is_some_and(|server| server.scheduler == "rr persistent 17500 FFFFFFFF")
     });
 }
