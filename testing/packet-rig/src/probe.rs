@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -117,8 +118,18 @@ impl Probe {
         Ok(socket)
     }
 
-    fn ask_stream(&self, socket: Socket) -> io::Result<String> {
-        socket.connect_timeout(&self.target.address.into(), self.timeout)?;
+    fn ask_stream(&self, mut socket: Socket) -> io::Result<String> {
+        let deadline = Instant::now() + self.timeout;
+        // A process that another thread has started holds the last connection from this port until
+        // its program is executed.
+        let is_held = |error: &io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
+        while let Err(error) = socket.connect_timeout(&self.target.address.into(), self.timeout) {
+            if !is_held(&error) || Instant::now() > deadline {
+                return Err(error);
+            }
+            thread::sleep(Duration::from_millis(20));
+            socket = self.socket()?;
+        }
         Conversation::from_stream(socket.into(), self.timeout)?.ask()
     }
 
