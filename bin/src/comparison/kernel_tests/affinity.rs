@@ -286,7 +286,7 @@ fn client(number: u32, is_ipv4: bool) -> IpAddr {
 
 #[test]
 fn clients_that_do_not_go_back_are_found() {
-    let config = proptest_config(400);
+    let config = proptest_config(800);
     let cases = config.cases;
     let mut runner = TestRunner::new(config);
     in_namespace(|| {
@@ -335,6 +335,6 @@ fn clients_that_do_not_go_back_are_found() {
             }
         }
         println!("{clients} clients, of which {returned} go back to their endpoint");
-        assert!(returned > 100 && lost > 1, "{clients} {returned} {lost}");
+        assert!(returned > 100 && lost > 3, "{clients} {returned} {lost}");
     });
 }
