@@ -65,7 +65,7 @@ pub(crate) struct Endpoints<'s> {
     pub(crate) left: usize,
     /// The number of ports that have no endpoints since too many were looked at before.
     pub(crate) left_out: usize,
-    /// The ready endpoints on this node of all ports; `None` if nobody asks for them.
+    /// The ready endpoints on this node of all ports, for the health check; `None` without one.
     pub(crate) ready_here: Option<HashSet<IpAddr>>,
     /// The choices for ports so far, with numbers of [`pools::places`], by what decides each.
     pub(crate) chosen: HashMap<(Places, bool, bool, bool), Pools>,

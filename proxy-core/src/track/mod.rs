@@ -251,8 +251,9 @@ impl Tracker {
         self.node_inputs.node.as_ref().filter(|_| self.node_inputs.node_exists)
     }
 
-    /// Whether this node's Node is not about to be deleted, or was not before it was. A node that
-    /// never had a Node is eligible as [`NodeConfig::eligible_without_node`] says.
+    /// Whether load balancers may send to this node: the last version of its Node, which counts
+    /// after a deletion, too, is not about to be deleted. Without any Node so far, the answer is
+    /// [`NodeConfig::eligible_without_node`].
     pub fn is_node_eligible(&self) -> bool {
         let node = self.node_inputs.node.as_ref();
         node.map_or(self.config.eligible_without_node, |node| node.is_eligible)
