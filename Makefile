@@ -130,6 +130,7 @@ forget-skipped:
 skipped:
 	@scripts/test-check-skipped.sh
 	@scripts/test-vm-results.sh
+	@scripts/test-vm-run.sh
 	@scripts/check-skipped.sh $(SWITCHYARD_SKIPPED)
 
 fmt:
@@ -290,7 +291,6 @@ COLLECT_IPVS = $(call COLLECT,$(IPVS_TESTS))
 test-ipvs: ipvs-tests ipvs-machine
 ipvs-machine: export SWITCHYARD_BACKENDS = ipvs
 ipvs-machine: export SWITCHYARD_CASES = $(IPVS_CASES)
-ipvs-machine: export VM_SECONDS ?= 4000
 ipvs-tests: tests-built
 	@scripts/install-tools.sh ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	@testing/vm/fetch.sh "$${VM_DIR:-target/vm}"
