@@ -12,7 +12,7 @@ use switchyard_model::Protocol;
 
 use crate::nftables::ruleset::{
     Element, ElementData, Family, Field, InterfaceMatch, Operation, OperationKind, Rule, Selector,
-    SetData, SetDef, Side, SlotChoice, Statement, Table, Transaction, Verdict, interval,
+    SetData, SetDef, SlotChoice, Statement, Table, Transaction, Verdict, interval,
 };
 
 /// The longest comment that nft takes, in bytes.
@@ -347,15 +347,6 @@ impl Display for Verdict {
             Self::Jump(chain) => write!(f, "jump {chain}"),
             Self::Goto(chain) => write!(f, "goto {chain}"),
         }
-    }
-}
-
-impl Display for Side {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Source => "saddr",
-            Self::Destination => "daddr",
-        })
     }
 }
 

@@ -1,24 +1,17 @@
-//! Transactions as documents for `nft -j -f -`.
-//!
-//! Chains and rules have the types of the `nftables` crate, which lacks comments of tables, verdict
-//! maps, `typeof` and concatenated data. Elements are written one by one, so that 60,000 of them
-//! need no tree.
+//! Transactions as documents for `nft -j -f -`. Elements are written one by one, so that 60,000 of
+//! them need no tree.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use nftables::{
-    schema::Chain,
-    types::{NfChainPolicy, NfChainType, NfHook},
-};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use switchyard_model::Protocol;
 
-use super::rule::{self, RuleObject};
+use super::rule::{self, concat};
 use crate::nftables::{
     ruleset::{
-        BaseChain, ChainKind, ChainName, Element, ElementData, Field, Hook, Operation,
-        OperationKind, SetData, SetDef, Table, Transaction, interval,
+        BaseChain, ChainName, Element, ElementData, Field, Operation, OperationKind, SetData,
+        SetDef, Table, Transaction, interval,
     },
     text,
 };
@@ -83,9 +76,7 @@ impl Serialize for Command<'_> {
                 return elements("delete", table, set, list).serialize(serializer);
             }
             OperationKind::AddRule(chain, rule) => {
-                let rule = RuleObject::new(table, chain.as_str(), rule);
-                let object = BTreeMap::from([("rule", rule)]);
-                return BTreeMap::from([("add", object)]).serialize(serializer);
+                ("add", json!({ "rule": rule::rule(table, chain.as_str(), rule) }))
             }
             OperationKind::AddTable { comment } => {
                 let mut object = named_table(table);
@@ -141,39 +132,24 @@ fn elements<'a, T: Serialize>(
     BTreeMap::from([(verb, BTreeMap::from([("element", Elements { family, table, name, elem })]))])
 }
 
-fn chain<'a>(table: &'a Table, name: &'a ChainName) -> Chain<'a> {
-    Chain {
-        family: rule::nf_family(table.family),
-        table: table.name.as_str().into(),
-        name: name.as_str().into(),
-        ..Chain::default()
-    }
+fn chain(table: &Table, name: &ChainName) -> Value {
+    in_table(table, name.as_str())
 }
 
-fn base_chain<'a>(table: &'a Table, base: &'a BaseChain) -> Chain<'a> {
-    Chain {
-        _type: Some(match base.kind {
-            ChainKind::Filter => NfChainType::Filter,
-            ChainKind::Nat => NfChainType::NAT,
-        }),
-        hook: Some(match base.hook {
-            Hook::Prerouting => NfHook::Prerouting,
-            Hook::Input => NfHook::Input,
-            Hook::Forward => NfHook::Forward,
-            Hook::Output => NfHook::Output,
-            Hook::Postrouting => NfHook::Postrouting,
-        }),
-        prio: Some(base.priority),
-        policy: Some(NfChainPolicy::Accept),
-        ..chain(table, &base.name)
-    }
+fn base_chain(table: &Table, base: &BaseChain) -> Value {
+    let mut chain = chain(table, &base.name);
+    chain["type"] = base.kind.to_string().into();
+    chain["hook"] = base.hook.to_string().into();
+    chain["prio"] = base.priority.into();
+    chain["policy"] = "accept".into();
+    chain
 }
 
 /// A set, or a map if it has data.
 fn set(table: &Table, definition: &SetDef) -> Value {
     let fields = |fields: &[Field]| match (definition.is_typeof(), fields) {
         (true, fields) => {
-            let expressions = fields.iter().map(|field| json!(rule::typeof_field(*field)));
+            let expressions = fields.iter().map(|field| rule::typeof_field(*field));
             json!({ "typeof": concat(expressions.collect()) })
         }
         (false, [one]) => one.type_name().into(),
@@ -229,8 +205,7 @@ fn key(set: &SetDef, bytes: &[u8]) -> Value {
         return concat(values(&set.key, bytes));
     };
     match interval::network(first, last) {
-        _ if first == last => json!(first),
-        Some(net) => json!({ "prefix": { "addr": net.addr(), "len": net.prefix_len() } }),
+        Some(net) => rule::network(&net),
         None => json!({ "range": [first, last] }),
     }
 }
@@ -249,12 +224,4 @@ fn values(fields: &[Field], bytes: &[u8]) -> Vec<Value> {
         _ => text::field_text(field, bytes).into(),
     };
     text::split_fields(fields, bytes).map(value).collect()
-}
-
-/// One value, or a concatenation of several.
-fn concat(mut parts: Vec<Value>) -> Value {
-    match parts.len() {
-        1 => parts.remove(0),
-        _ => json!({ "concat": parts }),
-    }
 }

@@ -15,7 +15,7 @@ use crate::nftables::ruleset::{
 /// Reads a statement; returns `None` if [`Statement`] cannot express it exactly.
 pub(super) fn parse(family: Family, read: &Value) -> Option<Statement> {
     let statement = guess(read)?;
-    let written = serde_json::to_value(rule::statement(family, &statement)).ok()?;
+    let written = rule::statement(family, &statement);
     (normal(written) == normal(read.clone())).then_some(statement)
 }
 
@@ -146,11 +146,10 @@ fn guess_match(body: &Value) -> Option<Statement> {
             Some(Statement::InputInterface { negated, name })
         }
         ("meta", Some("l4proto")) => protocol(right).map(Statement::Protocol),
-        ("fib", _) => match left.pointer("/flags/0").unwrap_or(left.get("flags")?).as_str()? {
-            "saddr" => Some(Statement::FibLocal(Side::Source)),
-            "daddr" => Some(Statement::FibLocal(Side::Destination)),
-            _ => None,
-        },
+        ("fib", _) => {
+            let flag = left.pointer("/flags/0").unwrap_or(left.get("flags")?);
+            Side::ALL.into_iter().find(|side| flag == side.as_str()).map(Statement::FibLocal)
+        }
         ("socket", Some("transparent")) => Some(Statement::SocketTransparent),
         ("socket", Some("wildcard")) => Some(Statement::SocketWildcard),
         ("&", _) => Some(Statement::MarkSet(number(left.get(1)?)?)),
@@ -174,11 +173,8 @@ fn reference(value: &Value) -> Option<SetName> {
 }
 
 fn side(payload: &Value) -> Option<Side> {
-    match payload.pointer("/payload/field")?.as_str()? {
-        "saddr" => Some(Side::Source),
-        "daddr" => Some(Side::Destination),
-        _ => None,
-    }
+    let field = payload.pointer("/payload/field")?;
+    Side::ALL.into_iter().find(|side| field == side.as_str())
 }
 
 fn selectors(key: &Value) -> Option<Vec<Selector>> {

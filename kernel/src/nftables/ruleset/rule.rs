@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use ipnet::IpNet;
-use switchyard_model::Protocol;
+use switchyard_model::{Protocol, words};
 
 use super::{ChainName, SetName};
 
@@ -40,6 +40,8 @@ pub enum Side {
     /// `daddr`
     Destination,
 }
+
+words! { Side { Source = "saddr", Destination = "daddr" } }
 
 /// A part of the packet that is looked up in a set or map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
