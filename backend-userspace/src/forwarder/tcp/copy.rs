@@ -436,7 +436,6 @@ mod tests {
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
-        runtime::Builder,
     };
 
     use super::*;
@@ -452,89 +451,83 @@ mod tests {
 
     /// Sends pieces from one end to the other, each as soon as the last has arrived, and returns
     /// how many pipes were idle after each.
-    fn idle_pipes_after(pieces: &[usize], most: Option<usize>) -> Vec<usize> {
+    async fn idle_pipes_after(pieces: &[usize], most: Option<usize>) -> Vec<usize> {
         let config = ForwarderConfig { connections: most, ..ForwarderConfig::default() };
         let shared = Arc::new(Shared::new(config));
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (mut client, a) = pair().await;
-            let (b, mut endpoint) = pair().await;
-            let copied = Arc::clone(&shared);
-            let copying =
-                tokio::spawn(async move { copy(&copied, Protocol::Tcp, &a, &b, Vec::new()).await });
-            let mut idle = Vec::new();
-            for (i, size) in pieces.iter().enumerate() {
-                let (sent, mut received) = (vec![i as u8 + 1; *size], vec![0; *size]);
-                let both = (client.write_all(&sent), endpoint.read_exact(&mut received));
-                let (written, read) = tokio::join!(both.0, both.1);
-                written.unwrap();
-                read.unwrap();
-                assert!(sent == received);
-                // The one thread runs everything that is ready before it comes back here.
-                sleep(Duration::from_millis(1)).await;
-                idle.push(shared.pipes.idle());
-            }
-            drop((client, endpoint));
-            assert!(matches!(copying.await.unwrap(), Ending::Complete { .. }));
-            let sent = pieces.iter().sum::<usize>() as u64;
-            assert_eq!(shared.counters.get(Counted::BytesIn), sent);
-            idle
-        })
+        let (mut client, a) = pair().await;
+        let (b, mut endpoint) = pair().await;
+        let copied = Arc::clone(&shared);
+        let copying =
+            tokio::spawn(async move { copy(&copied, Protocol::Tcp, &a, &b, Vec::new()).await });
+        let mut idle = Vec::new();
+        for (i, size) in pieces.iter().enumerate() {
+            let (sent, mut received) = (vec![i as u8 + 1; *size], vec![0; *size]);
+            let both = (client.write_all(&sent), endpoint.read_exact(&mut received));
+            let (written, read) = tokio::join!(both.0, both.1);
+            written.unwrap();
+            read.unwrap();
+            assert!(sent == received);
+            // The one thread runs everything that is ready before it comes back here.
+            sleep(Duration::from_millis(1)).await;
+            idle.push(shared.pipes.idle());
+        }
+        drop((client, endpoint));
+        assert!(matches!(copying.await.unwrap(), Ending::Complete { .. }));
+        let sent = pieces.iter().sum::<usize>() as u64;
+        assert_eq!(shared.counters.get(Counted::BytesIn), sent);
+        idle
     }
 
-    #[test]
+    #[tokio::test]
     #[cfg_attr(not(target_os = "linux"), ignore = "only Linux has pipes to splice")]
-    fn bulk_goes_through_a_pipe_that_is_given_back() {
-        assert_eq!(idle_pipes_after(&[1000, 1000, 2 * BULK, 1000, BULK], None), [0, 0, 1, 1, 1]);
+    async fn bulk_goes_through_a_pipe_that_is_given_back() {
+        assert_eq!(
+            idle_pipes_after(&[1000, 1000, 2 * BULK, 1000, BULK], None).await,
+            [0, 0, 1, 1, 1]
+        );
     }
 
-    #[test]
+    #[tokio::test]
     #[cfg(target_os = "linux")]
-    fn the_last_bytes_go_with_the_end() {
+    async fn the_last_bytes_go_with_the_end() {
         let shared = Shared::new(ForwarderConfig::default());
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (mut client, a) = pair().await;
-            let (b, mut endpoint) = pair().await;
-            endpoint.write_all(b"answer").await.unwrap();
-            endpoint.shutdown().await.unwrap();
-            while !b.ready(Interest::READABLE).await.unwrap().is_read_closed() {
-                tokio::task::yield_now().await;
-            }
-            let before = packets_in(&client);
-            let received = async {
-                let mut answer = Vec::new();
-                client.read_to_end(&mut answer).await.unwrap();
-                assert_eq!(answer, b"answer");
-                assert_eq!(packets_in(&client) - before, 1);
-                drop((client, endpoint));
-            };
-            let copied = copy(&shared, Protocol::Tcp, &a, &b, Vec::new());
-            assert!(matches!(tokio::join!(copied, received).0, Ending::Complete { .. }));
-        });
+        let (mut client, a) = pair().await;
+        let (b, mut endpoint) = pair().await;
+        endpoint.write_all(b"answer").await.unwrap();
+        endpoint.shutdown().await.unwrap();
+        while !b.ready(Interest::READABLE).await.unwrap().is_read_closed() {
+            tokio::task::yield_now().await;
+        }
+        let before = packets_in(&client);
+        let received = async {
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer, b"answer");
+            assert_eq!(packets_in(&client) - before, 1);
+            drop((client, endpoint));
+        };
+        let copied = copy(&shared, Protocol::Tcp, &a, &b, Vec::new());
+        assert!(matches!(tokio::join!(copied, received).0, Ending::Complete { .. }));
     }
 
-    #[test]
+    #[tokio::test]
     #[cfg(target_os = "linux")]
-    fn a_reset_behind_bytes_that_are_not_taken_ends_the_connection() {
+    async fn a_reset_behind_bytes_that_are_not_taken_ends_the_connection() {
         let shared = Shared::new(ForwarderConfig::default());
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (mut client, a) = pair().await;
-            let (b, _endpoint) = pair().await;
-            while b.try_write(&[0; BULK]).is_ok() {}
-            client.write_all(b"last").await.unwrap();
-            a.readable().await.unwrap();
-            // The event loop learns of the reset after the error was read.
-            SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
-            drop(client);
-            let copied = copy(&shared, Protocol::Tcp, &a, &b, Vec::new());
-            assert_eq!(timeout(scaled(PATIENCE), copied).await, Ok(Ending::Failed));
-        });
+        let (mut client, a) = pair().await;
+        let (b, _endpoint) = pair().await;
+        while b.try_write(&[0; BULK]).is_ok() {}
+        client.write_all(b"last").await.unwrap();
+        a.readable().await.unwrap();
+        // The event loop learns of the reset after the error was read.
+        SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(client);
+        let copied = copy(&shared, Protocol::Tcp, &a, &b, Vec::new());
+        assert_eq!(timeout(scaled(PATIENCE), copied).await, Ok(Ending::Failed));
     }
 
-    #[test]
-    fn without_a_pipe_bulk_is_copied() {
-        assert_eq!(idle_pipes_after(&[20 * BULK, 20 * BULK], Some(2)), [0, 0]);
+    #[tokio::test]
+    async fn without_a_pipe_bulk_is_copied() {
+        assert_eq!(idle_pipes_after(&[20 * BULK, 20 * BULK], Some(2)).await, [0, 0]);
     }
 }

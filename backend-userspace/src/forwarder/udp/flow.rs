@@ -397,7 +397,7 @@ mod tests {
     use std::{sync::Mutex, time::Duration};
 
     use switchyard_core::{model::LbAlgorithm, state::ResolvedServicePort};
-    use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
+    use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
     use crate::forwarder::{
@@ -424,10 +424,8 @@ mod tests {
         flow.unwrap_or_else(|error| panic!("{error:?}"))
     }
 
-    #[test]
-    fn a_large_datagram_is_not_kept() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let _context = runtime.enter();
+    #[tokio::test]
+    async fn a_large_datagram_is_not_kept() {
         let endpoint = std::net::UdpSocket::bind(any()).unwrap();
         let mut flow = start(endpoint.local_addr().unwrap());
         assert_eq!(flow.send(&[&[1; LARGEST_KEPT]]), 1);
@@ -436,10 +434,8 @@ mod tests {
         assert!(flow.kept.is_empty());
     }
 
-    #[test]
-    fn an_endpoint_that_dies_is_not_sent_all_of_a_burst() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let _context = runtime.enter();
+    #[tokio::test]
+    async fn an_endpoint_that_dies_is_not_sent_all_of_a_burst() {
         // A socket that is connected refuses datagrams of others.
         let endpoint = std::net::UdpSocket::bind(any()).unwrap();
         endpoint.connect(endpoint.local_addr().unwrap()).unwrap();
@@ -470,10 +466,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_flow_without_a_port_or_a_socket_tries_no_endpoint() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let _context = runtime.enter();
+    #[tokio::test]
+    async fn a_flow_without_a_port_or_a_socket_tries_no_endpoint() {
         let endpoints = [1, 2].map(|last| SocketAddr::from(([127, 0, 0, last], 53)));
         for has_memory in [false, true] {
             let mut shared = Shared::new(ForwarderConfig::default());
@@ -510,10 +504,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_socket_that_would_send_to_itself_is_refused() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let _context = runtime.enter();
+    #[tokio::test]
+    async fn a_socket_that_would_send_to_itself_is_refused() {
         let socket = platform::current().socket(Protocol::Udp, any()).unwrap();
         socket.bind(&any().into()).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();

@@ -337,7 +337,7 @@ mod tests {
     use socket2::Socket;
     use switchyard_core::state::Action;
     use test_netns::wait::{PATIENCE, scaled};
-    use tokio::{runtime::Builder, sync::mpsc::unbounded_channel, time::timeout};
+    use tokio::{sync::mpsc::unbounded_channel, time::timeout};
 
     use super::*;
     use crate::forwarder::{
@@ -347,10 +347,8 @@ mod tests {
         udp::tests::serving,
     };
 
-    #[test]
-    fn a_client_with_its_share_of_flows_ends_none_of_others() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let _context = runtime.enter();
+    #[tokio::test]
+    async fn a_client_with_its_share_of_flows_ends_none_of_others() {
         let config = ForwarderConfig { connections: Some(9), ..ForwarderConfig::default() };
         let shared = Arc::new(Shared::new(config));
         let endpoint = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -358,7 +356,7 @@ mod tests {
         let served = || serving(&[endpoint.local_addr().unwrap()], address);
         let serving = served();
         let open = OpenListener::new(&shared, address, served(), None);
-        let listener = runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap();
+        let listener = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let mut flows = Flows::new(&open, &Arc::new(listener), unbounded_channel().0);
 
         let client = |last: u8, port: u16| SocketAddr::from(([127, 0, 0, last], port));
@@ -391,10 +389,8 @@ mod tests {
     }
 
     #[cfg(target_os = "linux")]
-    #[test]
-    fn a_flow_ends_without_blame_when_its_socket_is_of_no_use() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let _context = runtime.enter();
+    #[tokio::test]
+    async fn a_flow_ends_without_blame_when_its_socket_is_of_no_use() {
         let mut shared = Shared::new(ForwarderConfig::default());
         shared.platform = Box::new(Deaf);
         let shared = Arc::new(shared);
@@ -402,7 +398,7 @@ mod tests {
         let client = SocketAddr::from(([127, 0, 0, 1], 7));
         let serving = || serving(&[endpoint.local_addr().unwrap()], client);
         let open = OpenListener::new(&shared, client, serving(), None);
-        let listener = Arc::new(runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap());
+        let listener = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let (failures, mut failed) = unbounded_channel();
         let mut flows = Flows::new(&open, &listener, failures);
         let serving = serving();
@@ -412,7 +408,7 @@ mod tests {
         // It receives no answer.
         flows.forward(&serving, client, &[b"?"]);
         endpoint.send_to(b"!", came()).unwrap();
-        let failure = runtime.block_on(timeout(scaled(PATIENCE), failed.recv()));
+        let failure = timeout(scaled(PATIENCE), failed.recv()).await;
         flows.endpoint_failed(failure.unwrap().unwrap());
         assert!(flows.is_empty());
 
@@ -428,10 +424,8 @@ mod tests {
         assert_eq!(counts.map(|counted| shared.counters.get(counted)), [3, 2, 0, 0]);
     }
 
-    #[test]
-    fn each_datagram_of_a_burst_is_sent_or_counted_as_dropped() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let _context = runtime.enter();
+    #[tokio::test]
+    async fn each_datagram_of_a_burst_is_sent_or_counted_as_dropped() {
         let shared = Arc::new(Shared::new(ForwarderConfig::default()));
         let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let (refusing, taking) = (bind(), bind());
@@ -440,7 +434,7 @@ mod tests {
         let [refuses, takes] = [&refusing, &taking].map(|socket| socket.local_addr().unwrap());
         let address = SocketAddr::from(([127, 0, 0, 1], 53));
         let open = OpenListener::new(&shared, address, serving(&[refuses], address), None);
-        let listener = Arc::new(runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap());
+        let listener = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let count = |counted| shared.counters.get(counted);
 
         // Both of a resolver's, of which the first is refused.

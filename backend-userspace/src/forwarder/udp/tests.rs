@@ -116,28 +116,25 @@ fn errors_are_refusals_if_another_host_sends_them() {
 }
 
 #[cfg(target_os = "linux")]
-#[test]
-fn a_turn_is_bounded_in_datagrams_rather_than_in_buffers() {
+#[tokio::test]
+async fn a_turn_is_bounded_in_datagrams_rather_than_in_buffers() {
     // Each buffer has two datagrams.
     const BUFFERS: usize = AT_ONCE;
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let shared = Arc::new(Shared::new(ForwarderConfig::default()));
     let endpoint = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    runtime.block_on(async {
-        let listener = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-        shared.platform.receive_together(&SockRef::from(&*listener));
-        let address = listener.local_addr().unwrap();
-        let serving = || serving(&[endpoint.local_addr().unwrap()], address);
-        let open = OpenListener::new(&shared, address, serving(), None);
-        let mut flows = Flows::new(&open, &listener, mpsc::unbounded_channel().0);
-        let (client, two): (_, [&[u8]; 2]) = (SockRef::from(&client), [b"x", b"y"]);
-        for _ in 0..BUFFERS {
-            shared.platform.send_datagrams(&client, Some(&address.into()), &two, 1).unwrap();
-        }
-        for _ in 0..2 {
-            listener.readable().await.unwrap();
-            assert_eq!(receive(&open, &listener, &mut flows).unwrap(), AT_ONCE);
-        }
-    });
+    let listener = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    shared.platform.receive_together(&SockRef::from(&*listener));
+    let address = listener.local_addr().unwrap();
+    let serving = || serving(&[endpoint.local_addr().unwrap()], address);
+    let open = OpenListener::new(&shared, address, serving(), None);
+    let mut flows = Flows::new(&open, &listener, mpsc::unbounded_channel().0);
+    let (client, two): (_, [&[u8]; 2]) = (SockRef::from(&client), [b"x", b"y"]);
+    for _ in 0..BUFFERS {
+        shared.platform.send_datagrams(&client, Some(&address.into()), &two, 1).unwrap();
+    }
+    for _ in 0..2 {
+        listener.readable().await.unwrap();
+        assert_eq!(receive(&open, &listener, &mut flows).unwrap(), AT_ONCE);
+    }
 }
