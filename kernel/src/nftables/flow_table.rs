@@ -1,7 +1,7 @@
 //! A flowtable, by which the kernel forwards packets of translated connections past all rules.
 
 use super::{
-    abi::{LIST_ELEMENT, chain, expression as e, flowtable, message, rule},
+    abi::{LIST_ELEMENT, expression as e, flowtable, message},
     netlink::expression::{FIRST_REGISTER, compare_by, ct_bits, ct_load, expression},
     owned::Batch,
     ruleset::Hook,
@@ -43,24 +43,10 @@ impl FlowTable {
             w.be32(flowtable::FLAGS, flowtable::FLAG_COUNTER);
             hook(w, None);
         });
-        batch.add(message::NEW_CHAIN, flags::EXCLUSIVE, |w, table| {
-            w.string(chain::TABLE, table);
-            w.string(chain::NAME, CHAIN);
-            w.nest(chain::HOOK, |w| {
-                w.be32(chain::HOOK_NUMBER, Hook::Forward as u32);
-                w.be32(chain::HOOK_PRIORITY, LAST.cast_unsigned());
-            });
-            w.string(chain::TYPE, "filter");
-        });
-        batch.add(message::NEW_RULE, flags::APPEND, |w, table| {
-            w.string(rule::TABLE, table);
-            w.string(rule::CHAIN, CHAIN);
-            w.nest(rule::EXPRESSIONS, offload);
-        });
-        match batch.commit(&mut owner)?.into_iter().next() {
-            Some((_, refused)) => Err(Error::Kernel(refused)),
-            None => Ok(Self { owner }),
-        }
+        batch.add_chain(CHAIN, Hook::Forward, LAST);
+        batch.add_rule(CHAIN, offload);
+        batch.commit_all(&mut owner)?;
+        Ok(Self { owner })
     }
 
     /// Adds the devices of these names: packets that come in there are looked up. A device that has

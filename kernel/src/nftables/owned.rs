@@ -1,6 +1,9 @@
 //! Batches for a table that belongs to a socket: the kernel removes it when the socket is closed.
 
-use super::abi::{message, table};
+use super::{
+    abi::{chain, message, rule, table},
+    ruleset::Hook,
+};
 use crate::netlink::{Error, KernelError, Socket, Writer, flags, nfnetlink};
 
 /// Messages of one table, which are committed together.
@@ -30,6 +33,28 @@ impl<'a> Batch<'a> {
         });
     }
 
+    /// Adds a base chain of the type `filter`.
+    pub(super) fn add_chain(&mut self, name: &str, hook: Hook, priority: i32) {
+        self.add(message::NEW_CHAIN, flags::EXCLUSIVE, |w, table| {
+            w.string(chain::TABLE, table);
+            w.string(chain::NAME, name);
+            w.nest(chain::HOOK, |w| {
+                w.be32(chain::HOOK_NUMBER, hook as u32);
+                w.be32(chain::HOOK_PRIORITY, priority.cast_unsigned());
+            });
+            w.string(chain::TYPE, "filter");
+        });
+    }
+
+    /// Adds a rule of these expressions at the end of a chain.
+    pub(super) fn add_rule(&mut self, chain: &str, expressions: impl FnOnce(&mut Writer)) {
+        self.add(message::NEW_RULE, flags::APPEND, |w, table| {
+            w.string(rule::TABLE, table);
+            w.string(rule::CHAIN, chain);
+            w.nest(rule::EXPRESSIONS, expressions);
+        });
+    }
+
     /// Adds a message with flags besides those of a new object, and returns its number in the
     /// batch.
     pub(super) fn add(&mut self, kind: u8, more: u16, fill: impl FnOnce(&mut Writer, &str)) -> u32 {
@@ -42,6 +67,12 @@ impl<'a> Batch<'a> {
             fill(w, self.name);
         });
         number
+    }
+
+    /// Commits all, or nothing if anything is refused, which is an error.
+    pub(super) fn commit_all(self, owner: &mut Socket) -> Result<(), Error> {
+        let refused = self.commit(owner)?.into_iter().next();
+        refused.map_or(Ok(()), |(_, refused)| Err(Error::Kernel(refused)))
     }
 
     /// Commits all, or nothing if anything is refused: then returns what is, with the numbers.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::super::{
-    abi::{LIST_ELEMENT, chain, data, element, expression as e, message, rule, set},
+    abi::{LIST_ELEMENT, data, element, expression as e, message, set},
     netlink::expression::{
         FIRST_REGISTER, FIRST_SHORT_REGISTER, compare_by, expression, immediate, meta_load,
         meta_set, payload,
@@ -80,31 +80,17 @@ impl TraceTable {
             (RECEIVED, Hook::Input, LAST),
             (SENT, Hook::Postrouting, LAST),
         ] {
-            batch.add(message::NEW_CHAIN, flags::EXCLUSIVE, |w, name| {
-                w.string(chain::TABLE, name);
-                w.string(chain::NAME, chain);
-                w.nest(chain::HOOK, |w| {
-                    w.be32(chain::HOOK_NUMBER, hook as u32);
-                    w.be32(chain::HOOK_PRIORITY, priority.cast_unsigned());
-                });
-                w.string(chain::TYPE, "filter");
-            });
+            batch.add_chain(chain, hook, priority);
         }
         // A packet begins at one of two hooks, of which a rule has one.
         let begins = MARKING
             .into_iter()
             .filter(|chain| flow.by_node.is_none_or(|by_node| by_node == (*chain == outgoing)));
         for chain in begins {
-            batch.add(message::NEW_RULE, flags::EXCLUSIVE | flags::APPEND, |w, name| {
-                w.string(rule::TABLE, name);
-                w.string(rule::CHAIN, chain);
-                w.nest(rule::EXPRESSIONS, |w| mark(w, flow, rate, chain == incoming));
-            });
+            batch.add_rule(chain, |w| mark(w, flow, rate, chain == incoming));
         }
-        match batch.commit(&mut owner)?.into_iter().next() {
-            Some((_, refused)) => Err(Error::Kernel(refused)),
-            None => Ok(Self { _owner: owner }),
-        }
+        batch.commit_all(&mut owner)?;
+        Ok(Self { _owner: owner })
     }
 }
 
