@@ -6,7 +6,6 @@
 #[expect(dead_code, reason = "not all of it is needed here")]
 #[path = "it/conntrack/support.rs"]
 mod support;
-#[expect(dead_code, reason = "not all of it is needed here")]
 #[path = "it/conntrack/table.rs"]
 mod table;
 

@@ -63,11 +63,8 @@ fn flows_go_when_their_endpoint_goes_in_every_family_and_protocol() {
             let others =
                 ["TCP", "UDP", "SCTP"].map(|protocol| flow(protocol, client, other, &by[0]));
             let tcp = flow("TCP", client, to, &by[0]);
-            add(&[to_one, to_two, tcp]);
-            add(&others);
-
-            assert_eq!(deleted(&cluster.apply([&slice.endpoint(two)])), 1, "{protocol} {to}");
-            assert_entries(&[&[to_two, tcp], &others[..]].concat());
+            let kept = [&[to_two, tcp], &others[..]].concat();
+            cluster.assert_ends(&kept, &[to_one], [&slice.endpoint(two)]);
         });
     }
 }
@@ -76,10 +73,8 @@ fn flows_go_when_their_endpoint_goes_in_every_family_and_protocol() {
 fn unrelated_entries_stay() {
     in_namespace(|| {
         let mut cluster = Cluster::with([&dns(), &served_by(&[ready("10.1.0.1")])]);
-        add(&unrelated());
-        add(&[udp(CLIENT, FRONTEND, ONE)]);
-        assert_eq!(deleted(&cluster.apply([&served_by(&[ready("10.1.0.2")])])), 1);
-        assert_entries(&unrelated());
+        let stale = [udp(CLIENT, FRONTEND, ONE)];
+        cluster.assert_ends(&unrelated(), &stale, [&served_by(&[ready("10.1.0.2")])]);
         assert_eq!(deleted(&cluster.delete([&dns(), &served_by(&[])])), 0);
         assert_entries(&unrelated());
     });
@@ -89,10 +84,8 @@ fn unrelated_entries_stay() {
 fn an_endpoint_that_moves_to_another_port_is_another() {
     in_namespace(|| {
         let mut cluster = Cluster::with([&dns(), &served_by(&[ready("10.1.0.1")])]);
-        add(&[udp(CLIENT, FRONTEND, ONE)]);
         let moved = slice("dns", "a").port("", "UDP", 5354).endpoint(ready("10.1.0.1"));
-        assert_eq!(deleted(&cluster.apply([&moved])), 1);
-        assert_entries(&[]);
+        cluster.assert_ends(&[], &[udp(CLIENT, FRONTEND, ONE)], [&moved]);
     });
 }
 
@@ -144,11 +137,8 @@ fn flows_stay_though_the_policy_refuses_new_ones() {
     in_namespace(|| {
         let elsewhere = endpoint("10.1.0.1", "node-2");
         let mut cluster = Cluster::with([&dns(), &served_by(&[elsewhere])]);
-        let flow = udp(CLIENT, FRONTEND, ONE);
-        add(&[flow]);
         let local = dns().set("spec.internalTrafficPolicy", "Local");
-        cluster.apply([&local]);
-        assert_entries(&[flow]);
+        cluster.assert_ends(&[udp(CLIENT, FRONTEND, ONE)], &[], [&local]);
     });
 }
 
@@ -187,10 +177,10 @@ fn the_first_endpoint_ends_flows_that_nobody_redirected() {
     for before in [&[dns()][..], &[]] {
         in_namespace(|| {
             let mut cluster = Cluster::with(before);
-            let other = udp(CLIENT, "10.0.0.10:54", "10.0.0.10:54");
-            add(&[udp(CLIENT, FRONTEND, FRONTEND), other]);
-            assert_eq!(deleted(&cluster.apply([&dns(), &served_by(&[ready("10.1.0.1")])])), 1);
-            assert_entries(&[other]);
+            let (other, stale) =
+                (udp(CLIENT, "10.0.0.10:54", "10.0.0.10:54"), udp(CLIENT, FRONTEND, FRONTEND));
+            let first = served_by(&[ready("10.1.0.1")]);
+            cluster.assert_ends(&[other], &[stale], [&dns(), &first]);
         });
     }
 }
@@ -224,9 +214,7 @@ fn flows_to_endpoints_of_both_pools_stay() {
             Cluster::with([&lb, &served_by(&[two[0].clone(), two[1].clone(), ready("10.1.0.3")])]);
         let flows =
             [udp(CLIENT, "203.0.113.1:53", ONE), udp("10.1.9.9:40001", "203.0.113.1:53", TWO)];
-        add(&flows);
-        add(&[udp("10.1.9.9:40002", "203.0.113.1:53", "10.1.0.3:5353")]);
-        assert_eq!(deleted(&cluster.apply([&served_by(&two)])), 1);
-        assert_entries(&flows);
+        let stale = udp("10.1.9.9:40002", "203.0.113.1:53", "10.1.0.3:5353");
+        cluster.assert_ends(&flows, &[stale], [&served_by(&two)]);
     });
 }

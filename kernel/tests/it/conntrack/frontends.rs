@@ -100,10 +100,9 @@ fn a_port_takes_its_flows_along_and_leaves_the_others() {
             .endpoint(endpoint("10.1.0.1", "node-1"));
         let mut cluster = Cluster::with([&two_ports, &slice]);
         let kept = udp(CLIENT, "10.0.0.10:53", POD);
-        add(&[kept, udp(CLIENT, "10.0.0.10:54", "10.1.0.1:5354")]);
+        let stale = udp(CLIENT, "10.0.0.10:54", "10.1.0.1:5354");
         let one_port = service("dns", "10.0.0.10").port("a", "UDP", 53);
-        assert_eq!(deleted(&cluster.apply([&one_port])), 1);
-        assert_entries(&[kept]);
+        cluster.assert_ends(&[kept], &[stale], [&one_port]);
     });
 }
 
@@ -116,10 +115,7 @@ fn a_port_that_is_only_renamed_keeps_its_flows() {
             [service("dns", "10.0.0.10").port(name, "UDP", 53), slice]
         };
         let mut cluster = Cluster::with(&named("old"));
-        let flow = udp(CLIENT, "10.0.0.10:53", POD);
-        add(&[flow]);
-        cluster.apply(&named("new"));
-        assert_entries(&[flow]);
+        cluster.assert_ends(&[udp(CLIENT, "10.0.0.10:53", POD)], &[], &named("new"));
     });
 }
 
@@ -136,13 +132,11 @@ fn a_node_port_moves() {
             // Where node ports are not served.
             udp(CLIENT, "127.0.0.1:30054", "127.0.0.1:30054"),
         ];
-        add(&kept);
-        add(&[
+        let stale = [
             udp(CLIENT, "192.0.2.1:30053", POD),
             udp(CLIENT, "192.0.2.1:30054", "192.0.2.1:30054"),
-        ]);
-        assert_eq!(deleted(&cluster.apply([&node_port(30054)])), 2);
-        assert_entries(&kept);
+        ];
+        cluster.assert_ends(&kept, &stale, [&node_port(30054)]);
     });
 }
 
@@ -159,10 +153,7 @@ fn an_address_that_serves_node_ports_from_now_on_ends_flows_that_nobody_redirect
             udp(CLIENT, "192.0.2.1:30054", "192.0.2.1:30054"),
             udp(CLIENT, "10.0.0.10:53", "10.0.0.10:53"),
         ];
-        add(&kept);
-        add(&[stale]);
-        assert_eq!(deleted(&cluster.apply([&node(NODE, "192.0.2.1")])), 1);
-        assert_entries(&kept);
+        cluster.assert_ends(&kept, &[stale], [&node(NODE, "192.0.2.1")]);
     });
 }
 
@@ -173,13 +164,8 @@ fn a_node_port_at_an_address_that_is_local_by_a_route() {
         run("ip route add local 203.0.113.128/25 dev lo");
         let mut cluster = Cluster::with([&node_port(30053), &pod()]);
         let remote = udp(CLIENT, "203.0.113.8:30053", POD);
-        add(&[
-            remote,
-            udp(CLIENT, "203.0.113.7:30053", POD),
-            udp(CLIENT, "203.0.113.200:30053", POD),
-        ]);
-        assert_eq!(deleted(&cluster.apply([&pod_at("10.1.0.2")])), 2);
-        assert_entries(&[remote]);
+        let here = ["203.0.113.7:30053", "203.0.113.200:30053"].map(|to| udp(CLIENT, to, POD));
+        cluster.assert_ends(&[remote], &here, [&pod_at("10.1.0.2")]);
     });
 }
 
@@ -196,14 +182,10 @@ fn a_node_port_of_ipv6() {
         let client = "[2001:db8:9::9]:40000";
         let remote = udp(client, "[2001:db8:1::1]:30053", "[fd01::1]:5353");
         run("ip -6 route add local 2001:db8:2::/64 dev lo");
-        add(&[
-            remote,
-            udp(client, "[2001:db8::1]:30053", "[fd01::1]:5353"),
-            udp(client, "[2001:db8:2::7]:30053", "[fd01::1]:5353"),
-        ]);
+        let here = ["[2001:db8::1]:30053", "[2001:db8:2::7]:30053"]
+            .map(|to| udp(client, to, "[fd01::1]:5353"));
         let two = slice.endpoint(endpoint("fd01::2", "node-1"));
-        assert_eq!(deleted(&cluster.apply([&two])), 2);
-        assert_entries(&[remote]);
+        cluster.assert_ends(&[remote], &here, [&two]);
     });
 }
 
@@ -212,13 +194,9 @@ fn a_load_balancers_address_moves() {
     in_namespace(|| {
         let mut cluster = Cluster::with([&balanced("203.0.113.1"), &pod()]);
         let kept = udp(CLIENT, "10.0.0.10:53", POD);
-        add(&[
-            kept,
-            udp(CLIENT, "203.0.113.1:53", POD),
-            udp(CLIENT, "203.0.113.2:53", "203.0.113.2:53"),
-        ]);
-        assert_eq!(deleted(&cluster.apply([&balanced("203.0.113.2")])), 2);
-        assert_entries(&[kept]);
+        let stale =
+            [udp(CLIENT, "203.0.113.1:53", POD), udp(CLIENT, "203.0.113.2:53", "203.0.113.2:53")];
+        cluster.assert_ends(&[kept], &stale, [&balanced("203.0.113.2")]);
     });
 }
 
@@ -231,10 +209,8 @@ fn an_address_moves_to_another_service() {
             slice("other", "a").port("", "UDP", 53).endpoint(endpoint("10.1.0.2", "node-1"));
         let mut cluster = Cluster::with([&balanced("203.0.113.1"), &pod(), &other, &other_pod]);
         let good = udp("198.51.100.9:40001", "203.0.113.1:53", "10.1.0.2:53");
-        add(&[udp(CLIENT, "203.0.113.1:53", POD), good]);
-        cluster.change([&dns(), &other_with], []);
-        assert_eq!(deleted(&cluster.wait()), 1);
-        assert_entries(&[good]);
+        let stale = udp(CLIENT, "203.0.113.1:53", POD);
+        cluster.assert_ends(&[good], &[stale], [&dns(), &other_with]);
     });
 }
 
@@ -249,9 +225,8 @@ fn an_address_of_the_node_that_another_service_has_is_no_node_port() {
             slice("other", "a").port("", "UDP", 53).endpoint(endpoint("10.1.0.2", "node-1"));
         let mut cluster = Cluster::with([&external, &external_pod, &node_port(30053), &pod()]);
         let kept = udp(CLIENT, "192.0.2.1:30053", "10.1.0.2:53");
-        add(&[kept, udp(CLIENT, "127.0.0.1:30053", POD)]);
-        assert_eq!(deleted(&cluster.apply([&pod_at("10.1.0.2")])), 1);
-        assert_entries(&[kept]);
+        let stale = udp(CLIENT, "127.0.0.1:30053", POD);
+        cluster.assert_ends(&[kept], &[stale], [&pod_at("10.1.0.2")]);
         // Not even when both are gone at once: each takes its own.
         assert_eq!(deleted(&cluster.delete([&external, &node_port(30053)])), 1);
         assert_entries(&[]);

@@ -16,6 +16,8 @@ use switchyard_kernel::conntrack::{Reconciler, Report};
 use test_netns::run;
 pub use test_netns::wait::PATIENCE;
 
+use super::table::{Flow, add, assert_entries};
+
 /// Runs `test` in a thread with its own network namespace, which ends with the thread. Its
 /// loopback interface also has the addresses 192.0.2.1 and 2001:db8::1.
 pub fn in_namespace<T: Send + Default>(test: impl FnOnce() -> T + Send) -> T {
@@ -70,6 +72,20 @@ impl Cluster {
     pub fn apply<'b>(&mut self, builders: impl IntoIterator<Item = &'b Builder>) -> Vec<Report> {
         self.change(builders, []);
         self.wait()
+    }
+
+    /// Adds entries, and asserts that a change of objects ends the stale ones and no others.
+    #[track_caller]
+    pub fn assert_ends<'b>(
+        &mut self,
+        kept: &[Flow],
+        stale: &[Flow],
+        change: impl IntoIterator<Item = &'b Builder>,
+    ) {
+        add(kept);
+        add(stale);
+        assert_eq!(deleted(&self.apply(change)), stale.len());
+        assert_entries(kept);
     }
 
     /// Deletes objects, syncs, and waits for the reconciler. Returns its reports.
