@@ -6,11 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use switchyard_core::{
     model::{IpFamily, PerFamily},
@@ -21,7 +17,7 @@ use switchyard_core::{
     },
 };
 use switchyard_iptables::{Flavour, IptablesConfig, IptablesProxier, render};
-use test_netns::in_namespace;
+use test_netns::{in_namespace, run_with};
 
 /// Repetitions of a change.
 const CHANGE_ROUNDS: usize = 9;
@@ -126,13 +122,6 @@ fn config(flavour: Flavour) -> IptablesConfig {
 
 /// Returns how long the program takes for `input`.
 fn restore(flavour: Flavour, input: &str) -> Duration {
-    time(|| {
-        let mut child = Command::new(format!("iptables-{flavour}-restore"))
-            .args(["-w", "5", "--noflush", "--counters"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("iptables is installed");
-        child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
-        assert!(child.wait().expect("it ends").success());
-    })
+    let line = format!("iptables-{flavour}-restore -w 5 --noflush --counters");
+    time(|| run_with(&line, input))
 }

@@ -1,10 +1,6 @@
 //! Parts shared by the tests: network namespaces, the programs, and a node with a backend.
 
-use std::{
-    io::Write,
-    path::PathBuf,
-    process::{Command, Stdio},
-};
+use std::{path::PathBuf, process::Command};
 
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
@@ -13,7 +9,7 @@ use switchyard_core::{
 use switchyard_iptables::{Flavour, IptablesConfig, IptablesProxier, ProgramOptions};
 use tempfile::NamedTempFile;
 pub use test_netns::in_namespace;
-use test_netns::wait::until_ok;
+use test_netns::{run_command, wait::until_ok};
 
 thread_local! {
     /// The xtables lock of this test, so that tests that run at the same time do not wait for each
@@ -70,31 +66,21 @@ impl Tables {
 
     /// Runs the main program, which must succeed.
     pub fn run(&self, arguments: &str) {
-        let status = self.program("").arg("-w").args(arguments.split(' ')).status();
-        assert!(status.expect("it is installed").success(), "{arguments} is refused");
+        let result = run_command(self.program("").arg("-w").args(arguments.split(' ')), "");
+        result.unwrap_or_else(|error| panic!("{arguments}: {error}"));
     }
 
     /// Restores `input`, with counters, without flushing.
     pub fn restore(&self, input: &str) {
-        let mut child = self
-            .program("-restore")
-            .args(["-w", "5", "--noflush", "--counters"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("it is installed");
-        child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
-        assert!(child.wait().expect("it ends").success(), "refused: {input}");
+        let mut program = self.program("-restore");
+        let result = run_command(program.args(["-w", "5", "--noflush", "--counters"]), input);
+        result.unwrap_or_else(|error| panic!("{error}: {input}"));
     }
 
     /// Returns tables, chains and rules, in order, without counters and comments. An engine may
     /// change them in the meantime.
     pub fn save(&self) -> String {
-        let text = until_ok(|| {
-            let output = self.program("-save").output().expect("it is installed");
-            let said = String::from_utf8(output.stderr).expect("text");
-            let text = String::from_utf8(output.stdout).expect("text");
-            if output.status.success() { Ok(text) } else { Err(said) }
-        });
+        let text = until_ok(|| run_command(&mut self.program("-save"), ""));
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let without_counters = |line: &str| match line.strip_prefix(':') {
             Some(_) => line.split(" [").next().unwrap_or(line).to_owned() + "\n",
@@ -105,8 +91,8 @@ impl Tables {
 
     /// Returns a table, with counters and without comments.
     pub fn save_with_counters(&self, table: &str) -> String {
-        let output = self.program("-save").args(["-c", "-t", table]).output();
-        let text = String::from_utf8(output.expect("it is installed").stdout).expect("text");
+        let text = run_command(self.program("-save").args(["-c", "-t", table]), "");
+        let text = text.expect("saved");
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         lines.map(|line| format!("{line}\n")).collect()
     }

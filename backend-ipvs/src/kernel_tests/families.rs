@@ -1,7 +1,5 @@
 //! IPv6 as other programs left it.
 
-use std::fs;
-
 use switchyard_core::{
     model::IpFamily,
     testing::{
@@ -10,15 +8,9 @@ use switchyard_core::{
         service, web_slice,
     },
 };
-use test_netns::run;
+use test_netns::{run, switch_ipv6};
 
 use super::{on_ipvs, subject::IpvsSubject};
-
-/// Switches IPv6 off or on, on a device or on those to come (`default`).
-fn switch_ipv6(device: &str, is_on: bool) {
-    let path = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
-    fs::write(path, if is_on { "0" } else { "1" }).unwrap();
-}
 
 /// Nodes without IPv6 where only devices have it switched off.
 #[test]

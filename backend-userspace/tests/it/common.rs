@@ -1,7 +1,6 @@
 //! Parts shared by the tests: a node with the backend, servers, and clients.
 
 use std::{
-    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
@@ -16,7 +15,7 @@ use switchyard_core::{
     testing::{Builder, NODE, Stepped, endpoint, service, slice},
 };
 use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
-pub use test_netns::{in_namespace, run};
+pub use test_netns::{in_namespace, run, switch_ipv6};
 
 pub type Node = Stepped<Box<dyn Proxier>>;
 
@@ -50,12 +49,6 @@ pub fn open(settings: UserspaceConfig) -> Box<dyn Proxier> {
         .expect("a capture mode")
         .open()
         .expect("the backend opens")
-}
-
-/// Switches IPv6 off or on, on a device or on those to come (`default`).
-pub fn switch_ipv6(device: &str, is_on: bool) {
-    let path = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
-    fs::write(path, if is_on { "0" } else { "1" }).expect("the kernel has IPv6");
 }
 
 /// A Service with a node port.

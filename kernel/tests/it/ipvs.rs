@@ -4,7 +4,6 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -13,7 +12,7 @@ use std::{
 use switchyard_kernel::ipvs::{
     Batch, Ipvs, RealServer, Refusal, Selector, Timeouts, VirtualServer,
 };
-use test_netns::{in_namespace, skipped};
+use test_netns::{in_namespace, run, skipped};
 
 /// Whether the kernel has IPVS. If not, the test is recorded as skipped, by the name of the thread.
 fn has_ipvs() -> bool {
@@ -30,8 +29,7 @@ fn with_ipvs(test: impl FnOnce(Ipvs) + Send) {
     }
     in_namespace(|| {
         // Without any address, the kernel takes no IPv4 address for a unicast address.
-        let status = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
-        assert!(status.success());
+        run("ip link set lo up");
         test(Ipvs::open().unwrap().unwrap());
     });
 }

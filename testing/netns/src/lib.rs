@@ -23,13 +23,13 @@ mod skipped;
 mod tun;
 pub mod wait;
 
-use std::{io, panic, thread};
+use std::{fs, io, panic, thread};
 
 pub use self::{
     iptables::RefusableIptables,
     nft::nft_trixie,
     rules::{iptables_lines, nft_lines},
-    run::{run, run_with, try_run},
+    run::{run, run_command, run_with, try_run},
     skipped::{skipped, skipped_test},
     tun::Tun,
 };
@@ -73,6 +73,16 @@ fn unshare() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Switches IPv6 off or on, on a device or on those to come (`default`).
+///
+/// # Panics
+///
+/// If there is no such device.
+pub fn switch_ipv6(device: &str, is_on: bool) {
+    let path = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+    fs::write(path, if is_on { "0" } else { "1" }).expect("a device");
 }
 
 /// Keeps this thread, and the programs that it starts from now on, from loading kernel modules,

@@ -40,14 +40,18 @@ pub fn try_run(line: &str) -> Result<String, String> {
 #[track_caller]
 fn attempt(line: &str, input: &str) -> Result<String, String> {
     let mut words = line.split(' ');
-    let program = words.next().unwrap_or_default();
-    let command = Command::new(program)
-        .args(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = command.unwrap_or_else(|error| panic!("{line}: {error}"));
+    run_command(Command::new(words.next().unwrap_or_default()).args(words), input)
+}
+
+/// Output of a command that reads `input`; its standard error, if the program fails.
+///
+/// # Panics
+///
+/// If the program cannot be run.
+#[track_caller]
+pub fn run_command(command: &mut Command, input: &str) -> Result<String, String> {
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut stdin = child.stdin.take().expect("a pipe");
     let output = thread::scope(|scope| {
         // A program may end before it has read everything.

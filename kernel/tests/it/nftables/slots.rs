@@ -2,7 +2,6 @@
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -11,6 +10,7 @@ use switchyard_kernel::nftables::{
     Transaction, Transport, Value, json::JsonTransport,
 };
 use switchyard_model::Protocol;
+use test_netns::run;
 
 use super::support::{self, Nft, address, in_namespace, table};
 
@@ -92,9 +92,9 @@ const CLIENTS: std::ops::Range<u16> = 40_000..40_060;
 fn slots_of_clients(by: &By, family: Family, choice: SlotChoice) -> Vec<u16> {
     in_namespace(|| {
         let node = address(family, 1);
-        let at_once = if node.is_ipv6() { "nodad" } else { "" };
-        let add = format!("ip link set lo up && ip address add {node} dev lo {at_once}");
-        assert!(Command::new("sh").args(["-c", &add]).status().unwrap().success());
+        let at_once = if node.is_ipv6() { " nodad" } else { "" };
+        run("ip link set lo up");
+        run(&format!("ip address add {node} dev lo{at_once}"));
         let bind = |port| UdpSocket::bind(SocketAddr::new(node, port)).unwrap();
         wait_for_packets(&bind(FIRST_ENDPOINT), &bind(CLIENTS.end));
         by.commit(&service(family, node, choice));

@@ -1,13 +1,11 @@
 //! Namespaces, the program `nft` in two versions, and a ruleset with everything in it.
 
 use std::{
-    io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::ControlFlow,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -19,6 +17,7 @@ use switchyard_kernel::nftables::{
 };
 use switchyard_model::Protocol;
 pub use test_netns::in_namespace;
+use test_netns::run_command;
 
 use super::slots;
 
@@ -52,23 +51,7 @@ impl Nft {
     }
 
     pub fn try_run(&self, arguments: &[&str], input: &str) -> Result<String, String> {
-        let mut child = Command::new(&self.0)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| error.to_string())?;
-        let mut stdin = child.stdin.take().unwrap();
-        let output = thread::scope(|scope| {
-            // nft may end before it has read everything.
-            scope.spawn(move || stdin.write_all(input.as_bytes()));
-            child.wait_with_output().unwrap()
-        });
-        match output.status.success() {
-            true => Ok(String::from_utf8(output.stdout).unwrap()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-        }
+        run_command(Command::new(&self.0).args(arguments), input)
     }
 
     /// The ruleset without counters.
