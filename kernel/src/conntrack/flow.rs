@@ -1,12 +1,12 @@
 //! Flows as ctnetlink writes them (`linux/netfilter/nfnetlink_conntrack.h`).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use switchyard_core::model::IpFamily;
 
 use crate::{
     conntrack::Group,
-    families::{self, family_number},
+    families::{self, family_number, octets},
     netlink::{Attribute, Attributes, Message, Writer, nfnetlink},
 };
 
@@ -155,10 +155,7 @@ impl Tuple {
         };
         writer.nest(TUPLE_IP, |w| {
             for (kind, address) in kinds.into_iter().zip([self.source, self.destination]) {
-                match address.ip() {
-                    IpAddr::V4(ip) => w.attribute(kind, &ip.octets()),
-                    IpAddr::V6(ip) => w.attribute(kind, &ip.octets()),
-                }
+                w.attribute(kind, &octets(address.ip()));
             }
         });
         writer.nest(TUPLE_PROTOCOL, |w| {

@@ -1,8 +1,9 @@
 //! Batches for a table that belongs to a socket: the kernel removes it when the socket is closed.
 
 use super::{
-    abi::{chain, message, rule, table},
-    ruleset::Hook,
+    abi::{message, rule, table},
+    netlink::batch::base_chain,
+    ruleset::{BaseChain, ChainKind, Hook},
 };
 use crate::netlink::{Error, KernelError, Socket, Writer, flags, nfnetlink};
 
@@ -35,14 +36,9 @@ impl<'a> Batch<'a> {
 
     /// Adds a base chain of the type `filter`.
     pub(super) fn add_chain(&mut self, name: &str, hook: Hook, priority: i32) {
+        let kind = ChainKind::Filter;
         self.add(message::NEW_CHAIN, flags::EXCLUSIVE, |w, table| {
-            w.string(chain::TABLE, table);
-            w.string(chain::NAME, name);
-            w.nest(chain::HOOK, |w| {
-                w.be32(chain::HOOK_NUMBER, hook as u32);
-                w.be32(chain::HOOK_PRIORITY, priority.cast_unsigned());
-            });
-            w.string(chain::TYPE, "filter");
+            base_chain(w, table, &BaseChain { name: name.into(), kind, hook, priority });
         });
     }
 

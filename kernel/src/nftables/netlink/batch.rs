@@ -95,15 +95,8 @@ impl Batch {
 
 /// The most messages that a transaction can become, for which sequence numbers are reserved.
 pub(super) fn message_bound(transaction: &Transaction) -> u32 {
-    let messages = |kind: &OperationKind| match kind {
-        OperationKind::AddElements(_, elements) => elements.len(),
-        OperationKind::RestoreElements(_, elements) => elements.len(),
-        OperationKind::DeleteElements(_, keys) => keys.len(),
-        _ => 1,
-    };
-    let all: usize =
-        transaction.operations().iter().map(|operation| messages(&operation.kind)).sum();
-    u32::try_from(all + 2).unwrap_or(u32::MAX)
+    let messages = transaction.operations().iter().map(|operation| operation.elements().max(1));
+    u32::try_from(messages.sum::<usize>() + 2).unwrap_or(u32::MAX)
 }
 
 struct Encoder {
@@ -270,7 +263,7 @@ impl Encoder {
     }
 }
 
-fn base_chain(w: &mut Writer, table: &str, base: &BaseChain) {
+pub(in crate::nftables) fn base_chain(w: &mut Writer, table: &str, base: &BaseChain) {
     w.string(chain::TABLE, table);
     w.string(chain::NAME, base.name.as_str());
     w.string(chain::TYPE, base.kind.as_str());
@@ -329,7 +322,7 @@ pub(super) fn type_number(field: Field) -> u32 {
     }
 }
 
-fn packed_type(fields: &[Field]) -> u32 {
+pub(in crate::nftables) fn packed_type(fields: &[Field]) -> u32 {
     fields.iter().fold(0, |packed, field| (packed << TYPE_BITS) | type_number(*field))
 }
 

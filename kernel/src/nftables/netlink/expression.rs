@@ -2,8 +2,10 @@
 //! lists them.
 
 use ipnet::IpNet;
+use switchyard_model::IpFamily;
 
 use crate::{
+    families::octets,
     netlink::Writer,
     nftables::{
         abi::{LIST_ELEMENT, data, expression as e},
@@ -252,14 +254,8 @@ pub(in crate::nftables) fn payload(
 
 fn address(w: &mut Writer, side: Side, negated: bool, net: &IpNet) {
     let net = net.trunc();
-    let (family, octets, mask) = match net {
-        IpNet::V4(net) => {
-            (Family::Ip, net.addr().octets().to_vec(), net.netmask().octets().to_vec())
-        }
-        IpNet::V6(net) => {
-            (Family::Ip6, net.addr().octets().to_vec(), net.netmask().octets().to_vec())
-        }
-    };
+    let family = Family::from(IpFamily::of(&net.addr()));
+    let [octets, mask] = [net.addr(), net.netmask()].map(octets);
     let bits = usize::from(net.prefix_len());
     if bits > 0 && bits.is_multiple_of(8) {
         // The mask covers whole bytes: load these and no others.

@@ -1,7 +1,7 @@
 //! The kernel's own interface: a transaction is one batch of nf_tables messages, and a table is
 //! read by dumps.
 
-mod batch;
+pub(super) mod batch;
 mod dump;
 pub(super) mod expression;
 mod notice;

@@ -20,7 +20,10 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use switchyard_model::testing::{Fate, Packet};
+use switchyard_model::{
+    IpFamily,
+    testing::{Fate, Packet},
+};
 
 use super::model::{Chain, Contents, Ruleset, Set};
 use crate::{
@@ -253,10 +256,7 @@ impl<'a> Commit<'a> {
         if hook == Hook::Prerouting && walk.interface.is_none() {
             walk.interface = Some("lo");
         }
-        let family = match packet.destination.ip() {
-            IpAddr::V4(_) => Family::Ip,
-            IpAddr::V6(_) => Family::Ip6,
-        };
+        let family = Family::from(IpFamily::of(&packet.destination.ip()));
         let bases = self.bases[walk.present].iter();
         let here = bases.filter(|(at, (table, ..))| *at == hook && table.family == family);
         walk.bases = here.map(|(_, base)| *base).collect();

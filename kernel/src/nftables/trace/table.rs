@@ -7,12 +7,15 @@ use std::{
 
 use super::super::{
     abi::{LIST_ELEMENT, data, element, expression as e, message, set},
-    netlink::expression::{
-        FIRST_REGISTER, FIRST_SHORT_REGISTER, compare_by, expression, immediate, meta_load,
-        meta_set, payload,
+    netlink::{
+        batch::packed_type,
+        expression::{
+            FIRST_REGISTER, FIRST_SHORT_REGISTER, compare_by, expression, immediate, meta_load,
+            meta_set, payload,
+        },
     },
     owned::Batch,
-    ruleset::Hook,
+    ruleset::{Field, Hook},
 };
 use crate::{
     families::octets,
@@ -111,17 +114,15 @@ fn key(flow: &TracedFlow) -> Vec<u8> {
 fn add_set(batch: &mut Batch<'_>, flow: &TracedFlow, time: Duration) {
     /// The number of the set in the batch.
     const ID: u32 = 1;
-    /// The types of nft (`enum datatypes`), of six bits each.
-    const PROTOCOL: u32 = 12;
-    const PORT: u32 = 13;
-    let address = if flow.to.is_ipv4() { 7 } else { 8 };
-    let fields = [PROTOCOL, address, PORT].into_iter().chain(flow.client.map(|_| address));
+    let address = if flow.to.is_ipv4() { Field::Ipv4Addr } else { Field::Ipv6Addr };
+    let mut fields = vec![Field::InetProto, address, Field::InetService];
+    fields.extend(flow.client.map(|_| address));
     let key = key(flow);
     batch.add(message::NEW_SET, flags::EXCLUSIVE, |w, name| {
         w.string(set::TABLE, name);
         w.string(set::NAME, FLOW);
         w.be32(set::FLAGS, set::FLAG_TIMEOUT);
-        w.be32(set::KEY_TYPE, fields.fold(0, |all, field| all << 6 | field));
+        w.be32(set::KEY_TYPE, packed_type(&fields));
         w.be32(set::KEY_LEN, key.len() as u32);
         w.be32(set::ID, ID);
     });
