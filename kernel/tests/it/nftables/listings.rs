@@ -1,7 +1,7 @@
 //! A commit by netlink has the same result as the transaction's text loaded by nft, and nft can
 //! print the result, load what it printed, and print the same.
 
-use switchyard_kernel::nftables::{Family, Rule, Transaction, Transport};
+use switchyard_kernel::nftables::{Family, Rule, Table, Transaction, Transport};
 
 use super::{
     slots::{self, By},
@@ -157,4 +157,21 @@ fn what_was_added_can_be_deleted() {
             assert_eq!(nft.list(), "");
         });
     }
+}
+
+#[test]
+fn a_table_needs_no_comment() {
+    let nft = Nft::installed();
+    in_namespace(|| {
+        let mut transaction = Transaction::new();
+        transaction.add_table(&Table::new(Family::Ip, "switchyard-other"));
+        transaction.add_table_with_comment(&table(Family::Ip), "a \"quoted\" word");
+        support::netlink().commit(&transaction).unwrap();
+        let by_netlink = nft.list();
+        assert!(by_netlink.contains("table ip switchyard-other {\n}"), "{by_netlink}");
+        assert!(by_netlink.contains("comment \"a 'quoted' word\""), "{by_netlink}");
+        nft.flush();
+        nft.load(&transaction.to_string());
+        assert_eq!(nft.list(), by_netlink);
+    });
 }

@@ -9,4 +9,3 @@ mod listings;
 mod sizes;
 mod slots;
 mod support;
-mod tables;

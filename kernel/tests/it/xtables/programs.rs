@@ -1,13 +1,6 @@
-//! The programs: which flavour is chosen, the lock, and what is refused.
+//! The programs: which flavour is chosen, what is read, and what is refused.
 
-use std::{
-    fs::{self, File},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use switchyard_kernel::xtables::{
     Chain, Changes, Flavour, InstalledPrograms, ProgramOptions, Programs, RuleText, Table,
@@ -16,7 +9,7 @@ use switchyard_kernel::xtables::{
 use switchyard_model::{IpFamily, PerFamily};
 use tempfile::TempDir;
 
-use super::common::{PATIENCE, in_namespace, options, run, tools};
+use super::common::{in_namespace, options, run, tools};
 
 const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
 
@@ -146,30 +139,4 @@ fn a_refused_line_is_named() {
             assert!(matches!(error, ToolError::Refused { .. }), "{error}");
         });
     }
-}
-
-#[test]
-fn a_lock_that_is_held_is_waited_for() {
-    in_namespace(|| {
-        let path = &options().lock_file.expect("a lock");
-        let tools = tools(Flavour::Legacy);
-        let programs = tools.iter().next().expect("IPv4");
-        let input = "*filter\n:X - [0:0]\nCOMMIT\n";
-        assert_eq!(programs.restore(input).expect("a chain").waited, Duration::ZERO);
-
-        let held = File::open(path).expect("the lock");
-        held.lock().expect("no program has it");
-        let is_free = AtomicBool::new(false);
-        let restored = thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(Duration::from_millis(400));
-                is_free.store(true, Ordering::SeqCst);
-                drop(held);
-            });
-            let restored = programs.restore(input).expect("a chain");
-            assert!(is_free.load(Ordering::SeqCst), "the program waited");
-            restored
-        });
-        assert!(restored.waited > Duration::ZERO && restored.waited < PATIENCE, "{restored:?}");
-    });
 }
