@@ -26,7 +26,7 @@ use switchyard_kernel::nftables::{
 
 use crate::common::{
     Node, clients, config, fail_if, in_namespace, intercepted, netlink, nft, open, over, recorded,
-    refused, ruleset, run_nft, start, web, web_slice,
+    refused, ruleset, run_nft, start, web, web_slice, with_node,
 };
 
 /// The part of names that kube-proxy, and this backend, make for the Service port.
@@ -111,8 +111,7 @@ fn names(found: &[(String, u64, String)]) -> Vec<&str> {
 
 #[test]
 fn clients_of_endpoints_that_left_are_forgotten() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync([sticky(10_800), endpoints([1, 2, 3])]);
         for (client, number) in [("10.0.0.1", 1), ("10.0.0.2", 2), ("10.0.0.3", 3), ("10.0.0.4", 2)]
         {
@@ -137,8 +136,7 @@ fn clients_of_endpoints_that_left_are_forgotten() {
 /// A flood of connections: clients come all the time, and more than can be read at once.
 #[test]
 fn no_sync_waits_for_clients() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync([sticky(10_800), endpoints([1, 2])]);
         // The kernel's default is 65,535.
         assert!(nft(&format!("list map ip kube-proxy {}", clients())).contains("size 524288"));
@@ -181,8 +179,7 @@ fn no_sync_waits_for_clients() {
 /// leaves the set of the pool's endpoints; a crash between the commit and the sweep.
 #[test]
 fn a_start_forgets_clients_of_endpoints_that_left() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync([sticky(10_800), endpoints([1, 2])]);
         node.sync([endpoints([1])]);
         drop(node);
@@ -258,8 +255,7 @@ fn a_refused_port_costs_no_look_at_clients_of_others() {
 
 #[test]
 fn another_timeout_keeps_clients() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync([sticky(10_800), endpoints([1, 2, 3])]);
         remember_many(70_000, 1);
         remember("10.0.0.2", 2, 3_000);
@@ -300,8 +296,7 @@ fn another_timeout_keeps_clients() {
 
 #[test]
 fn earlier_clients_are_looked_up_for_as_long_as_they_may_be_remembered() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync([sticky(10_800), endpoints([1, 2])]);
         let wait = node.sync([sticky(1)]).requeue_after.expect("a revisit");
         assert!(ruleset().contains("map clients-10800s-"));
@@ -458,8 +453,7 @@ fn the_number_of_chains_and_sets_does_not_depend_on_the_number_of_endpoints() {
 /// A client that another program's rules led elsewhere must not stay there.
 #[test]
 fn endpoints_of_others_are_not_remembered_for_long() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync([sticky(10_800), endpoints([1])]);
         let map = clients();
         nft(&format!("add element ip kube-proxy {map} {{ 10.0.0.1 : 192.0.2.1 . 80 }}"));

@@ -27,6 +27,11 @@ pub fn start(config: NodeConfig) -> Node {
     Node::new(config, open())
 }
 
+/// Runs a test with a node in a namespace of its own.
+pub fn with_node<T: Send + Default>(test: impl FnOnce(Node) -> T + Send) -> T {
+    in_namespace(|| test(start(config())))
+}
+
 /// The backend, on its own transport.
 pub fn open() -> NftProxier {
     over(netlink())

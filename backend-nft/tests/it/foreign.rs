@@ -26,7 +26,7 @@ use switchyard_nft::{NftConfig, NftProxier};
 
 use crate::common::{
     Node, Owner, config, fail_if, in_namespace, intercepted, netlink, nft, open, over, ruleset,
-    start, web, web_slice,
+    start, web, web_slice, with_node,
 };
 
 /// A backend that asks before each read of a table.
@@ -340,8 +340,7 @@ fn services_change_while_another_program_changes_our_tables_all_the_time() {
 /// No packet enters the base chains of a dormant table, though nothing in it differs.
 #[test]
 fn a_dormant_table_is_woken() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync(web());
         let mut healthy = ruleset();
         let base = "chain ip kube-proxy filter-forward";
@@ -366,8 +365,7 @@ fn a_dormant_table_is_woken() {
 /// Services would not fit into the set.
 #[test]
 fn a_set_of_another_size_is_made_anew() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync(web());
         let is_small = || nft("list set ip kube-proxy nodeport-ips").contains("size 5");
         for is_known in [true, false] {

@@ -9,7 +9,7 @@ use switchyard_core::{
 };
 use switchyard_nft::{NftConfig, render};
 
-use crate::common::{Node, config, in_namespace, nft, open, ruleset, start};
+use crate::common::{Node, config, nft, open, ruleset, start, with_node};
 
 /// The chain of the Service itself.
 const OWN_CHAIN: &str = "service-LW7NZXBU-ns/spread/tcp/http";
@@ -60,8 +60,7 @@ fn counts(slots: &[u8]) -> BTreeMap<u8, usize> {
 
 #[test]
 fn weights_are_numbers_of_slots() {
-    in_namespace(|| {
-        let mut proxy = start(config());
+    with_node(|mut proxy| {
         proxy.sync([asking("random"), weighted(&[(1, 7), (2, 3)])]);
         assert_eq!(counts(&slots()), [(1, 7), (2, 3)].into());
         assert!(ruleset().contains("goto lb/10"));
@@ -81,8 +80,7 @@ fn weights_are_numbers_of_slots() {
 
 #[test]
 fn a_table_is_rewritten_only_where_it_differs() {
-    in_namespace(|| {
-        let mut proxy = start(config());
+    with_node(|mut proxy| {
         proxy.sync([asking("maglev"), even(1..=5)]);
         let before = slots();
         assert_eq!(before.len(), 1021);
@@ -102,8 +100,7 @@ fn a_table_is_rewritten_only_where_it_differs() {
 
 #[test]
 fn a_service_changes_its_algorithm() {
-    in_namespace(|| {
-        let mut proxy = start(config());
+    with_node(|mut proxy| {
         proxy.sync([asking("random"), even(1..=3)]);
         let rules = |chain| nft(&format!("list chain ip kube-proxy {chain}"));
         let before = ruleset();
@@ -127,8 +124,7 @@ fn a_service_changes_its_algorithm() {
 
 #[test]
 fn every_service_that_takes_turns_has_a_counter() {
-    in_namespace(|| {
-        let mut proxy = start(config());
+    with_node(|mut proxy| {
         proxy.sync([asking("round-robin"), even(1..=3)]);
         let mut other = service("other", "10.96.0.8")
             .port("http", "TCP", 80)

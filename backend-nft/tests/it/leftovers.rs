@@ -12,7 +12,9 @@ use switchyard_core::{
 };
 use switchyard_kernel::nftables::testing::InterceptingTransport;
 
-use crate::common::{config, in_namespace, netlink, nft, over, recorded, start, web, web_slice};
+use crate::common::{
+    config, in_namespace, netlink, nft, over, recorded, web, web_slice, with_node,
+};
 
 #[test]
 fn chains_that_cannot_be_removed_are_reported_and_no_failure() {
@@ -63,8 +65,7 @@ fn many_chains_are_removed_by_and_by() {
 
 #[test]
 fn chains_that_no_service_needs_are_few() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync(web());
         let chains = || nft("list chains ip").matches("chain ").count();
         let before = chains();

@@ -10,7 +10,7 @@ use switchyard_core::{
 use switchyard_kernel::nftables::{Transport, json::JsonTransport};
 
 use crate::common::{
-    Node, config, in_namespace, netlink, nft, open, over, recorded, ruleset, run_nft, start,
+    Node, config, in_namespace, netlink, nft, open, over, recorded, ruleset, run_nft, with_node,
 };
 
 const ADDRESS: &str = "198.51.100.1";
@@ -73,8 +73,7 @@ const MANY: [&str; 8] = [
 
 #[test]
 fn a_chain_has_two_rules_however_many_the_ranges() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync(guarded(&MANY));
         let (rules, elements) = listed("ip");
         assert_eq!(rules.len(), 2, "{rules:?}");
@@ -156,8 +155,7 @@ fn changes(program: &Path, transport: impl Fn() -> Box<dyn Transport> + Sync) {
 /// A few ranges are a rule each, as sets take the kernel longer to commit.
 #[test]
 fn few_ranges_become_many_and_few_again() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         let ranges = |count: usize| {
             load_balancer((0..count).map(|n| format!("10.{}.0.0/16", 2 * n)).collect())
         };
@@ -203,8 +201,7 @@ fn a_set_is_filled_before_it_is_used_and_goes_after() {
 
 #[test]
 fn meddling_is_repaired_and_named() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync(guarded(&["10.0.0.0/8", "12.0.0.0/8"]));
         let expected = ruleset();
         let set = expected.split_once("set sources-").unwrap().1.split_once(' ').unwrap().0;
@@ -233,8 +230,7 @@ fn meddling_is_repaired_and_named() {
 /// kube-proxy has the ranges in a rule.
 #[test]
 fn chains_with_ranges_in_their_rules_are_taken_over() {
-    in_namespace(|| {
-        let mut node = start(config());
+    with_node(|mut node| {
         node.sync(guarded(&["10.0.0.0/8", "12.0.0.0/8"]));
         let expected = ruleset();
         let name = expected.split_once("set sources-").unwrap().1.split_once(' ').unwrap().0;

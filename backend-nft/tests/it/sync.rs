@@ -3,7 +3,9 @@
 
 use switchyard_core::{config::LocalPodsConfig, testing::service};
 
-use crate::common::{config, in_namespace, nft, recorded, ruleset, start, web, web_slice};
+use crate::common::{
+    config, in_namespace, nft, recorded, ruleset, start, web, web_slice, with_node,
+};
 
 #[test]
 fn a_sync_sends_what_changed_and_no_more() {
@@ -40,8 +42,7 @@ fn a_sync_sends_what_changed_and_no_more() {
 
 #[test]
 fn a_sync_that_trusts_a_damaged_table_repairs_it() {
-    in_namespace(|| {
-        let mut proxy = start(config());
+    with_node(|mut proxy| {
         proxy.sync(web());
         nft("flush ruleset");
         let drift = proxy.sync([web_slice(&[1, 2, 9])]).drift;
@@ -53,8 +54,7 @@ fn a_sync_that_trusts_a_damaged_table_repairs_it() {
 
 #[test]
 fn a_chain_that_another_program_renames_is_led_to_again() {
-    in_namespace(|| {
-        let mut proxy = start(config());
+    with_node(|mut proxy| {
         proxy.sync(web());
         let before = ruleset();
         nft("rename chain ip kube-proxy services theirs; add chain ip kube-proxy services");
@@ -90,8 +90,7 @@ fn a_table_that_is_not_ours_to_repair_is_replaced() {
 /// Also if nothing changes any more.
 #[test]
 fn unused_chains_are_deleted_soon() {
-    in_namespace(|| {
-        let mut proxy = start(config());
+    with_node(|mut proxy| {
         let sticky = service("web", "10.96.0.1").port("http", "TCP", 80);
         let sticky = sticky.set("spec.sessionAffinity", "ClientIP").apply();
         proxy.sync([sticky, web_slice(&[1, 2])]);

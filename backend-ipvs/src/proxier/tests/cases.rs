@@ -11,7 +11,7 @@ use switchyard_core::{
 };
 use switchyard_kernel::ipvs::{RealServer, VirtualServer};
 
-use super::{endpoints_of, model::Model, node, selector, weights, with_endpoints};
+use super::{endpoints_of, model::Model, node, selector, start, weights, with_endpoints};
 use crate::{
     IpvsConfig,
     proxier::{draining::MOST_LOOKS, settings::seconds},
@@ -163,8 +163,7 @@ fn less_than_a_second_is_not_none() {
 fn only_endpoints_that_are_gone_have_a_limit() {
     let left_out = endpoints_of("web", &[1, 2], &[("switchyard/weights", "10.244.0.1=0")]);
     for (change, is_limited) in [(left_out, false), (endpoints_of("web", &[2], &[]), true)] {
-        let model = Model::default();
-        let mut node = node(&model);
+        let (_, mut node) = start();
         node.sync(web());
         node.sync([change]);
         let selector = selector([10, 96, 0, 1], 80);
@@ -210,8 +209,7 @@ fn rules_of_another_kind_are_a_warning() {
 /// As after a rollout of many Services.
 #[test]
 fn draining_holds_up_nobody() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     let many = || {
         (1..=MOST_LOOKS + 9).map(|n| (format!("s{n}"), format!("10.97.{}.{}", n / 200, n % 200)))
     };
@@ -229,8 +227,7 @@ fn draining_holds_up_nobody() {
 /// While everything is compared, changes wait for a part.
 #[test]
 fn what_is_watched_by_nobody_is_compared_in_parts() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     let ip = |n: usize| format!("10.97.{}.{}", n / 200, n % 200);
     node.sync((1..=12).flat_map(|n| with_endpoints(&format!("s{n}"), &ip(n), &[2])));
     node.proxier.checkup.part = 5;
@@ -256,8 +253,7 @@ fn what_is_watched_by_nobody_is_compared_in_parts() {
 /// `ipvsadm -C`, and then something changes.
 #[test]
 fn what_a_change_finds_deleted_is_drift() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(cluster());
     let others = model.lock().servers.len() - 1;
     model.lock().servers.clear();

@@ -21,6 +21,13 @@ fn node(model: &Model) -> Stepped<IpvsProxier> {
     model.node(IpvsConfig::default())
 }
 
+/// A kernel, and a node that has synced nothing there.
+fn start() -> (Model, Stepped<IpvsProxier>) {
+    let model = Model::default();
+    let node = node(&model);
+    (model, node)
+}
+
 fn selector(ip: [u8; 4], port: u16) -> Selector {
     Selector::Address { protocol: 6, ip: ip.into(), port }
 }

@@ -11,13 +11,12 @@ use switchyard_core::{
     testing::{conformance::cluster, service, web, web_slice},
 };
 
-use super::{cases::translated, endpoints_of, model::Model, node, weights, with_endpoints};
+use super::{cases::translated, endpoints_of, model::Model, node, start, weights, with_endpoints};
 use crate::IpvsConfig;
 
 #[test]
 fn rules_that_are_refused_cost_only_what_needs_them() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(cluster());
     let new = with_endpoints("new", "10.96.0.9", &[9]);
     model.lock().refuse_rules = Some((0, None));
@@ -44,8 +43,7 @@ fn rules_that_are_refused_cost_only_what_needs_them() {
 /// Those of before serve, and virtual servers were programmed.
 #[test]
 fn rules_that_are_refused_at_the_end_are_tried_again() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(with_endpoints("web", "10.96.0.1", &[1, 2, 3]));
     // In a change, in the comparison that follows, and in another process.
     for (step, endpoints) in [&[2, 4][..], &[4], &[2]].into_iter().enumerate() {
@@ -135,8 +133,7 @@ fn a_refused_endpoint_costs_itself() {
 /// Whoever may write EndpointSlices could have everything compared all the time.
 #[test]
 fn an_endpoint_that_is_refused_in_a_change_costs_itself() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(web());
     model.lock().bad.insert([10, 244, 0, 7].into());
     let listed = model.lock().listed;
@@ -174,8 +171,7 @@ fn an_endpoint_that_is_refused_in_a_change_costs_itself() {
 /// Each change would take as long as a comparison.
 #[test]
 fn what_cannot_be_deleted_is_left_until_the_next_attempt() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(cluster());
     model.lock().refuse_deletion = true;
     node.apply([service("web", "10.96.0.1").delete()]);
@@ -195,8 +191,7 @@ fn what_cannot_be_deleted_is_left_until_the_next_attempt() {
 /// New connections go on to an endpoint that is gone.
 #[test]
 fn a_refused_drain_is_tried_again_soon() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(web());
     model.lock().refuse_draining = true;
     for wait in [1, 2, 4] {
@@ -271,8 +266,7 @@ fn the_rules_translate_until_packets_come_to_the_address() {
 /// Nothing would answer there.
 #[test]
 fn an_address_whose_virtual_server_is_refused_is_not_bound() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(with_endpoints("other", "10.96.0.9", &[9]));
     model.lock().refuse = Some(0);
     node.tracker.request_resync();

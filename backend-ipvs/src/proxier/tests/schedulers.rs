@@ -7,7 +7,9 @@ use switchyard_core::{
 };
 use switchyard_kernel::ipvs::VirtualServer;
 
-use super::{endpoints_of, model::Model, node, scheduler, selector, weights, with_endpoints};
+use super::{
+    endpoints_of, model::Model, node, scheduler, selector, start, weights, with_endpoints,
+};
 use crate::{IpvsConfig, Scheduler, proxier::schedulers};
 
 /// A Service without weights has kube-proxy's scheduler. One that heeds weights spreads connections
@@ -125,8 +127,7 @@ fn schedulers_are_tried_and_tried_again() {
 /// Persistence and flags change without a scheduler.
 #[test]
 fn other_properties_change_at_once() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(web());
     let sticky = service("web", "10.96.0.1").port("http", "TCP", 80);
     node.sync([sticky.set("spec.sessionAffinity", "ClientIP").apply()]);
@@ -137,8 +138,7 @@ fn other_properties_change_at_once() {
 /// `rmmod ip_vs_rr`, once nothing uses it.
 #[test]
 fn a_scheduler_that_is_gone_is_replaced() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     node.sync(web());
     let mut held = model.lock();
     held.servers.clear();
@@ -152,8 +152,7 @@ fn a_scheduler_that_is_gone_is_replaced() {
 /// refusal for another reason is that of the Service.
 #[test]
 fn a_scheduler_that_cannot_be_changed_to_stops_no_other_service() {
-    let model = Model::default();
-    let mut node = node(&model);
+    let (model, mut node) = start();
     let asking = |algorithm: &str| {
         let web = service("web", "10.96.0.1").port("http", "TCP", 80);
         web.annotation("switchyard/lb-algorithm", algorithm).apply()

@@ -7,7 +7,7 @@ use switchyard_kernel::nftables::{
     Transport,
 };
 
-use super::support::{self, Nft, in_namespace, table};
+use super::support::{self, Nft, in_namespace, table, with_netlink};
 
 /// The definition that was read is that of `set`. The kernel does not know of which protocol a port
 /// is.
@@ -80,8 +80,7 @@ pub fn assert_holds(transport: &mut impl Transport, transaction: &Transaction, f
 
 #[test]
 fn everything_is_read_back() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let transaction = support::everything();
         netlink.commit(&transaction).unwrap();
         for family in Family::ALL {
@@ -93,8 +92,7 @@ fn everything_is_read_back() {
 #[test]
 fn rules_restored_from_text_have_no_fingerprint() {
     let nft = Nft::installed();
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let takes = |family, rule: &Rule| nft.takes(family, rule);
         netlink.commit(&support::everything_with(takes)).unwrap();
         let saved = nft.list();
@@ -210,8 +208,7 @@ fn an_element_that_has_timed_out_is_missing() {
 
 #[test]
 fn a_table_that_keeps_changing_can_be_read() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let transaction = support::everything();
         netlink.commit(&transaction).unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);

@@ -8,7 +8,7 @@ use switchyard_kernel::nftables::{
 };
 use switchyard_model::Protocol;
 
-use super::support::{self, Nft, address, in_namespace, table};
+use super::support::{self, Nft, address, table, with_netlink};
 
 fn refused(transport: &mut impl Transport, transaction: &Transaction) -> (String, Option<i32>) {
     let error = transport.commit(transaction).unwrap_err();
@@ -19,8 +19,7 @@ fn refused(transport: &mut impl Transport, transaction: &Transaction) -> (String
 #[test]
 fn an_element_that_exists_with_other_data_is_named() {
     for family in Family::ALL {
-        in_namespace(|| {
-            let mut netlink = support::netlink();
+        with_netlink(|mut netlink| {
             netlink.commit(&support::everything()).unwrap();
             let before = Nft::installed().list();
             let sets = support::Sets::new(family);
@@ -48,8 +47,7 @@ fn an_element_that_exists_with_other_data_is_named() {
 /// The errors of so many messages are more than a socket can receive: some are lost.
 #[test]
 fn what_is_refused_is_named_however_much_it_is() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         netlink.commit(&support::everything()).unwrap();
         let addresses = support::Sets::new(Family::Ip).addresses;
         let key = |n: u32| Key::new().address(Ipv4Addr::from(0x0b00_0000 + n).into());
@@ -64,8 +62,7 @@ fn what_is_refused_is_named_however_much_it_is() {
 
 #[test]
 fn every_operation_without_its_object_is_refused() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let mut transaction = Transaction::new();
         transaction.add_table(&table(Family::Ip));
         netlink.commit(&transaction).unwrap();
@@ -117,8 +114,7 @@ fn every_operation_without_its_object_is_refused() {
 
 #[test]
 fn a_busy_chain_cannot_be_deleted() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         netlink.commit(&support::everything()).unwrap();
         let mut transaction = Transaction::new();
         transaction.delete_chain(&table(Family::Ip), "dropped");
@@ -130,8 +126,7 @@ fn a_busy_chain_cannot_be_deleted() {
 
 #[test]
 fn a_stale_generation_is_a_conflict() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         netlink.commit(&support::everything()).unwrap();
         let generation =
             netlink.read(&table(Family::Ip), Elements::Omit).unwrap().unwrap().generation.unwrap();

@@ -12,7 +12,7 @@ use switchyard_kernel::nftables::{
 };
 use switchyard_model::Protocol;
 
-use super::support::{self, Nft, in_namespace, table};
+use super::support::{self, Nft, in_namespace, table, with_netlink};
 
 /// More than a few parts of a dump, and a batch that takes longer than the pause between two
 /// commits.
@@ -83,8 +83,7 @@ fn large() -> (Transaction, SetDef) {
 
 #[test]
 fn tables_are_read_and_changed_during_commits_to_other_tables() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let (transaction, set) = large();
         netlink.commit(&transaction).unwrap();
         let ours = table(Family::Ip);
@@ -120,8 +119,7 @@ fn tables_are_read_and_changed_during_commits_to_other_tables() {
 /// A table is whole though another one that was read before changes all the time.
 #[test]
 fn a_change_of_one_table_concerns_no_reading_of_another() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         netlink.commit(&large().0).unwrap();
         netlink.read(&Table::new(Family::Ip, "theirs"), Elements::Omit).unwrap();
         during_foreign_commits(OFTEN, || {
@@ -133,8 +131,7 @@ fn a_change_of_one_table_concerns_no_reading_of_another() {
 
 #[test]
 fn a_change_of_the_table_is_noticed_during_commits_to_other_tables() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let (transaction, set) = large();
         netlink.commit(&transaction).unwrap();
         let ours = table(Family::Ip);
@@ -193,8 +190,7 @@ fn commits_to_other_tables_matter_only_without_a_record() {
 /// A refusal for another reason than a conflict is an error, not a conflict.
 #[test]
 fn a_refusal_is_no_conflict() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let ours = table(Family::Ip);
         let mut transaction = Transaction::new();
         transaction.add_table(&ours);

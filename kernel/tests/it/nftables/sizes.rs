@@ -8,7 +8,7 @@ use switchyard_kernel::nftables::{
 };
 use switchyard_model::Protocol;
 
-use super::support::{self, Nft, address, in_namespace, table};
+use super::support::{self, Nft, address, table, with_netlink};
 
 fn key(family: Family, number: u32) -> Key {
     let [high, low] = [number >> 16, number & 0xffff];
@@ -36,8 +36,7 @@ fn read(transport: &mut impl Transport, family: Family, set: &SetDef) -> Vec<Ele
 
 #[test]
 fn more_than_sixteen_mebibytes_in_one_transaction() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let endpoints = &support::Sets::new(Family::Ip6).endpoints;
         let transaction = load(Family::Ip6, endpoints, 260_000);
         let stats = netlink.commit(&transaction).unwrap();
@@ -49,8 +48,7 @@ fn more_than_sixteen_mebibytes_in_one_transaction() {
 
 #[test]
 fn long_names_and_comments_fit() {
-    in_namespace(|| {
-        let mut netlink = support::netlink();
+    with_netlink(|mut netlink| {
         let mut transaction = Transaction::new();
         let sets = support::add_table(&mut transaction, &table(Family::Ip6));
         let chain = format!("c{}", "x".repeat(199));

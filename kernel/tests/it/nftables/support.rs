@@ -80,6 +80,11 @@ pub fn netlink() -> NetlinkTransport {
     NetlinkTransport::open().unwrap()
 }
 
+/// Runs a test with a transport in a namespace of its own.
+pub fn with_netlink(test: impl FnOnce(NetlinkTransport) + Send) {
+    in_namespace(|| test(netlink()));
+}
+
 /// The table of a family that tests program.
 pub fn table(family: Family) -> Table {
     Table::new(family, "kube-proxy")

@@ -85,10 +85,10 @@ impl Watch {
     }
 }
 
-async fn watch(flavour: Flavour) {
-    let mut watch = Watch::new(flavour);
+async fn watch(mut watch: Watch) {
+    let flavour = watch.flavour;
     // Nothing is programmed yet, so that nothing can be missing.
-    run(watch.flavour, "iptables", "-A INPUT -j ACCEPT");
+    run(flavour, "iptables", "-A INPUT -j ACCEPT");
     watch.assert_silent().await;
     watch.compare();
     watch.assert_silent().await;
@@ -116,83 +116,71 @@ async fn watch(flavour: Flavour) {
 
 #[test]
 fn changes_are_reported() {
-    for flavour in Flavour::ALL {
-        in_namespace(|| block_on(watch(flavour)));
-    }
+    with_each(watch);
 }
 
 /// Own changes, of either family, are no reason to compare anything. As nothing has been compared
 /// yet, an alteration would be reported at once.
 #[test]
 fn own_changes_are_not_reported() {
-    for flavour in Flavour::ALL {
-        in_namespace(|| {
-            block_on(async {
-                let mut watch = Watch::new(flavour);
-                watch.program();
-                for i in 0..4 {
-                    let rule = format!("-A TEST-PORT-1 -p tcp -m tcp --dport {} -j RETURN", i + 1);
-                    watch.change(IpFamily::ALL[i % 2], &rule);
-                    watch.assert_silent().await;
-                }
-            });
-        });
-    }
+    with_each(async |mut watch| {
+        watch.program();
+        for i in 0..4 {
+            let rule = format!("-A TEST-PORT-1 -p tcp -m tcp --dport {} -j RETURN", i + 1);
+            watch.change(IpFamily::ALL[i % 2], &rule);
+            watch.assert_silent().await;
+        }
+    });
 }
 
 /// Rules that another program removes while a program reads the tables and changes them are no
 /// part of that change, though the fingerprint after it covers both.
 #[test]
 fn changes_of_others_beside_own_ones_are_reported() {
-    for flavour in Flavour::ALL {
-        for is_compared in [true, false] {
-            in_namespace(move || {
-                block_on(async {
-                    let mut watch = Watch::new(flavour);
-                    watch.program();
-                    watch.assert_silent().await;
-                    let v4 = watch.tools.get(IpFamily::V4).expect("programs");
-                    let before = Fingerprint::read(v4);
-                    run(flavour, "iptables", "-t filter -F INPUT");
-                    let rule = "-A TEST-PORT-1 -p tcp -m tcp --dport 9 -j RETURN";
-                    v4.restore(&format!("*nat\n{rule}\nCOMMIT\n")).expect("a rule");
-                    let own = own_change(v4, before, vec![Table::Nat]);
-                    match is_compared {
-                        true => watch.record.set_intact(IpFamily::V4, &own),
-                        false => watch.record.set_changed(IpFamily::V4, &own),
-                    }
-                    assert_eq!(watch.changed().await, Alteration::Missing, "{flavour}");
-                });
-            });
-        }
+    for is_compared in [true, false] {
+        with_each(async |mut watch| {
+            watch.program();
+            watch.assert_silent().await;
+            let v4 = watch.tools.get(IpFamily::V4).expect("programs");
+            let before = Fingerprint::read(v4);
+            run(watch.flavour, "iptables", "-t filter -F INPUT");
+            let rule = "-A TEST-PORT-1 -p tcp -m tcp --dport 9 -j RETURN";
+            v4.restore(&format!("*nat\n{rule}\nCOMMIT\n")).expect("a rule");
+            let own = own_change(v4, before, vec![Table::Nat]);
+            match is_compared {
+                true => watch.record.set_intact(IpFamily::V4, &own),
+                false => watch.record.set_changed(IpFamily::V4, &own),
+            }
+            assert_eq!(watch.changed().await, Alteration::Missing, "{}", watch.flavour);
+        });
     }
 }
 
 /// A call that is dropped loses nothing.
 #[test]
 fn waiting_can_be_cancelled() {
-    for flavour in Flavour::ALL {
-        in_namespace(|| {
-            block_on(async {
-                let mut watch = Watch::new(flavour);
-                watch.program();
-                watch.assert_silent().await;
-                run(flavour, "iptables", "-F OUTPUT");
-                let start = Instant::now();
-                loop {
-                    assert!(start.elapsed() < PATIENCE, "it is lost");
-                    let changed = timeout(Duration::from_millis(3), watch.monitor.changed()).await;
-                    if let Ok(changed) = changed {
-                        assert_eq!(changed.expect("the runtime runs"), Alteration::Missing);
-                        break;
-                    }
-                }
-            });
-        });
-    }
+    with_each(async |mut watch| {
+        watch.program();
+        watch.assert_silent().await;
+        run(watch.flavour, "iptables", "-F OUTPUT");
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "it is lost");
+            let changed = timeout(Duration::from_millis(3), watch.monitor.changed()).await;
+            if let Ok(changed) = changed {
+                assert_eq!(changed.expect("the runtime runs"), Alteration::Missing);
+                break;
+            }
+        }
+    });
 }
 
-fn block_on(work: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(work);
+/// Runs a test with each flavour, in a namespace of its own.
+fn with_each(test: impl AsyncFn(Watch) + Sync) {
+    for flavour in Flavour::ALL {
+        in_namespace(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async { test(Watch::new(flavour)).await });
+        });
+    }
 }
