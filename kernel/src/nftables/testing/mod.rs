@@ -7,6 +7,7 @@
 )]
 
 mod kernel;
+mod meanwhile;
 mod model;
 mod spoil;
 mod walk;
@@ -19,7 +20,9 @@ use std::{
     },
 };
 
-pub use self::{kernel::Kernel, model::Ruleset, spoil::spoil, walk::Commit};
+pub use self::{
+    kernel::Kernel, meanwhile::while_others_commit, model::Ruleset, spoil::spoil, walk::Commit,
+};
 use crate::nftables::{
     ruleset::{ElementDump, SetDef, Table, TableDump, Transaction},
     transport::{CommitStats, Elements, Transport, TransportError},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use switchyard_kernel::nftables::{
     ChainBase, ElementData, Elements, Family, Field, Key, OperationKind, Rule, SetDef, Transaction,
-    Transport,
+    Transport, testing::while_others_commit,
 };
 
 use super::support::{self, Nft, in_namespace, table, with_netlink};
@@ -211,26 +211,13 @@ fn a_table_that_keeps_changing_can_be_read() {
     with_netlink(|mut netlink| {
         let transaction = support::everything();
         netlink.commit(&transaction).unwrap();
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        // A thread that starts here is in this namespace too.
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut other = support::netlink();
-                let mut change = Transaction::new();
-                change.add_chain(&table(Family::Ip), "other");
-                change.delete_chain(&table(Family::Ip), "other");
-                for _ in 0..2000 {
-                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
-                        break;
-                    }
-                    other.commit(&change).unwrap();
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-            });
+        let mut change = Transaction::new();
+        change.add_chain(&table(Family::Ip), "other");
+        change.delete_chain(&table(Family::Ip), "other");
+        while_others_commit(&[&change], Duration::from_millis(2), || {
             for _ in 0..20 {
                 assert_holds(&mut netlink, &transaction, Family::Ip);
             }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
     });
 }

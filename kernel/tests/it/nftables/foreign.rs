@@ -1,14 +1,11 @@
 //! Commits of other programs to other tables, without a pause: tables are read and changed all the
 //! same, and a change of these tables is never overlooked.
 
-use std::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    thread,
-    time::Duration,
-};
+use std::time::Duration;
 
 use switchyard_kernel::nftables::{
     Element, Elements, Family, Key, SetDef, Table, Transaction, Transport, TransportError,
+    testing::while_others_commit,
 };
 use switchyard_model::Protocol;
 
@@ -26,41 +23,14 @@ const CHAINS: usize = 1_000;
 /// Runs `work` while another thread adds and deletes a table of the same family, with chains, with
 /// this pause between two commits. Returns how often it did.
 fn during_foreign_commits(pause: Duration, work: impl FnOnce()) -> usize {
-    let (stop, commits) = (AtomicBool::new(false), AtomicUsize::new(0));
-    /// Ends the other thread also if `work` panics.
-    struct Stop<'a>(&'a AtomicBool);
-    impl Drop for Stop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
+    let theirs = Table::new(Family::Ip, "theirs");
+    let (mut add, mut delete) = (Transaction::new(), Transaction::new());
+    add.add_table(&theirs);
+    for name in ["a", "b", "c"] {
+        add.add_chain(&theirs, name);
     }
-    // A thread that starts here is in this namespace too.
-    thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        let committer = scope.spawn(|| {
-            let mut other = support::netlink();
-            let theirs = Table::new(Family::Ip, "theirs");
-            let (mut add, mut delete) = (Transaction::new(), Transaction::new());
-            add.add_table(&theirs);
-            for name in ["a", "b", "c"] {
-                add.add_chain(&theirs, name);
-            }
-            delete.delete_table(&theirs);
-            while !stop.load(Ordering::Relaxed) {
-                for change in [&add, &delete] {
-                    other.commit(change).unwrap();
-                    commits.fetch_add(1, Ordering::Relaxed);
-                    thread::sleep(pause);
-                }
-            }
-        });
-        while commits.load(Ordering::Relaxed) == 0 {
-            assert!(!committer.is_finished(), "the other program cannot commit");
-            thread::yield_now();
-        }
-        work();
-    });
-    commits.into_inner()
+    delete.delete_table(&theirs);
+    while_others_commit(&[&add, &delete], pause, work).1
 }
 
 /// A large table after another program's, whose chains come first in each dump.
