@@ -1,8 +1,7 @@
 //! Service ports of unit tests, and what is logged.
 
 use std::{
-    fmt::{Debug, Write},
-    mem,
+    io::{self, Write},
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -12,7 +11,7 @@ use switchyard_core::{
     state::{Action, Masquerade, PoolKind, ResolvedServicePort},
     testing::{port_id, resolved_port},
 };
-use tracing::{Event, Level, Metadata, Subscriber, field::Field, span, subscriber::with_default};
+use tracing::{Level, subscriber::with_default};
 
 use crate::forwarder::{listener::Listener, port::Port, shared::Serving};
 
@@ -37,35 +36,24 @@ pub(crate) fn packets_in(socket: &impl std::os::fd::AsRawFd) -> u32 {
 
 /// Returns the warnings that this thread logs meanwhile, each with its fields.
 pub(crate) fn warnings(work: impl FnOnce()) -> Vec<String> {
-    let logged = Arc::<Mutex<Vec<String>>>::default();
-    with_default(Log(Arc::clone(&logged)), work);
-    mem::take(&mut *logged.lock().unwrap())
+    let logged = Logged::default();
+    let writer = logged.clone();
+    let subscriber = tracing_subscriber::fmt().with_max_level(Level::WARN);
+    with_default(subscriber.with_writer(move || writer.clone()).finish(), work);
+    let text = logged.0.lock().unwrap();
+    String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
 }
 
-struct Log(Arc<Mutex<Vec<String>>>);
+/// The text of what is logged.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<u8>>>);
 
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
+impl Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
     }
 
-    fn event(&self, event: &Event<'_>) {
-        let mut text = String::new();
-        event.record(&mut |field: &Field, value: &dyn Debug| {
-            let _ = write!(text, "{field}={value:?} ");
-        });
-        self.0.lock().unwrap().push(text);
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
 }
