@@ -4,7 +4,7 @@ use switchyard::bypassing_bridges;
 use switchyard_core::{model::Code, proxier::Mode};
 
 use super::{
-    Known, not_readable,
+    Known,
     report::{Finding, Level, Outcome},
 };
 
@@ -12,12 +12,8 @@ use super::{
 pub(super) fn bypass(known: &Known) -> Outcome {
     // There, answers come from the node itself.
     if known.likely_mode() == Mode::USERSPACE || known.loaded.settings.node.masquerade_all {
-        return None.into();
+        return Ok(Vec::new());
     }
-    let bridges = match bypassing_bridges() {
-        Ok(bridges) => bridges,
-        Err(error) => return not_readable(&error),
-    };
     let finding = |(bridge, remedy): (String, &str)| Finding {
         code: Code::new("SWY0401"),
         level: Level::Error,
@@ -28,5 +24,5 @@ pub(super) fn bypass(known: &Known) -> Outcome {
         ),
         remedy: remedy.to_owned(),
     };
-    Outcome::Made(bridges.into_iter().map(finding).collect())
+    Ok(bypassing_bridges()?.into_iter().map(finding).collect())
 }

@@ -22,7 +22,7 @@ use tokio::{runtime, time::timeout};
 
 use super::{
     Known,
-    report::{Finding, Level, Outcome},
+    report::{Finding, Level, NotMade, Outcome},
     unanswered,
 };
 use crate::{Failure, config::settings::SourceSettings, source_task};
@@ -183,11 +183,11 @@ pub(super) fn answers(known: &Known) -> Outcome {
         Ok(Cluster { refused, lacks_node: true, .. }) if refused.is_empty() => {
             return no_node(known);
         }
-        Ok(cluster) if cluster.refused.is_empty() => return None.into(),
+        Ok(cluster) if cluster.refused.is_empty() => return Ok(Vec::new()),
         Ok(cluster) => cluster.refused.join("; "),
-        Err(Unanswered::NoServer(reason)) => return Outcome::NotMade(reason.clone()),
+        Err(Unanswered::NoServer(reason)) => return Err(NotMade(reason.clone())),
         Err(Unanswered::Failed(reason)) => {
-            return Some(Finding {
+            return Ok(vec![Finding {
                 code: Code::new("SWY0501"),
                 level: Level::Error,
                 finding: "The API server does not answer this node, whose Services stay as they are"
@@ -196,11 +196,10 @@ pub(super) fn answers(known: &Known) -> Outcome {
                 remedy: "see whether the address in the kubeconfig is right, whether the server runs, and what \
                          lies between; it must be no cluster IP"
                     .to_owned(),
-            })
-            .into();
+            }]);
         }
     };
-    Some(Finding {
+    Ok(vec![Finding {
         code: Code::new("SWY0502"),
         level: Level::Error,
         finding: "The API server refuses what the proxy has to read".to_owned(),
@@ -208,8 +207,7 @@ pub(super) fn answers(known: &Known) -> Outcome {
         remedy: "bind the proxy's account to the ClusterRole system:node-proxier, and see whether its credentials \
                  are still valid"
             .to_owned(),
-    })
-    .into()
+    }])
 }
 
 /// Returns what to add to the reason why the server of this configuration does not answer.
@@ -228,7 +226,7 @@ fn of_service(source: &SourceSettings) -> &'static str {
 fn no_node(known: &Known) -> Outcome {
     let problems = known.problems();
     if let (Err(error), true) = (&problems, known.proxies.is_ours || known.proxies.mode.is_some()) {
-        return Outcome::NotMade(unanswered(error));
+        return Err(NotMade(unanswered(error)));
     }
     let found = problems.is_err().then(|| Finding {
         code: Code::new("SWY0505"),
@@ -242,15 +240,15 @@ fn no_node(known: &Known) -> Outcome {
         remedy: "name the Node by --hostname-override or hostnameOverride, as kubectl get nodes lists it"
             .to_owned(),
     });
-    found.into()
+    Ok(Vec::from_iter(found))
 }
 
 /// Finds a clock that differs from the API server's.
 pub(super) fn clock(known: &Known) -> Outcome {
     match known.cluster() {
-        Ok(Cluster { ahead: Some(ahead), .. }) => skew(*ahead).into(),
-        Ok(_) => Outcome::NotMade("the API server states no time".to_owned()),
-        Err(error) => Outcome::NotMade(error.reason().to_owned()),
+        Ok(Cluster { ahead: Some(ahead), .. }) => Ok(Vec::from_iter(skew(*ahead))),
+        Ok(_) => Err(NotMade("the API server states no time".to_owned())),
+        Err(error) => Err(NotMade(error.reason().to_owned())),
     }
 }
 
@@ -269,25 +267,18 @@ fn skew(ahead: SignedDuration) -> Option<Finding> {
 
 /// Finds problems that the running proxy has itself, such as watches without news.
 pub(super) fn running(known: &Known) -> Outcome {
-    match known.problems() {
-        Err(error) => Outcome::NotMade(unanswered(&error)),
-        // It is a finding of its own.
-        Ok(problems) => {
-            let is_other = |problem: &&String| !problem.starts_with("connection tracking");
-            let all: Vec<&str> = problems.iter().filter(is_other).map(String::as_str).collect();
-            (!all.is_empty())
-                .then(|| Finding {
-                    code: Code::new("SWY0504"),
-                    level: Level::Warning,
-                    finding: "The running proxy has problems".to_owned(),
-                    because: format!("it says: {}", all.join("; ")),
-                    remedy:
-                        "see its log and its page /status; what it has programmed goes on to serve"
-                            .to_owned(),
-                })
-                .into()
-        }
-    }
+    let mut problems = known.problems().map_err(|error| NotMade(unanswered(&error)))?;
+    // It is a finding of its own.
+    problems.retain(|problem| !problem.starts_with("connection tracking"));
+    let found = (!problems.is_empty()).then(|| Finding {
+        code: Code::new("SWY0504"),
+        level: Level::Warning,
+        finding: "The running proxy has problems".to_owned(),
+        because: format!("it says: {}", problems.join("; ")),
+        remedy: "see its log and its page /status; what it has programmed goes on to serve"
+            .to_owned(),
+    });
+    Ok(Vec::from_iter(found))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use switchyard::conntrack::{Usage, UsageReader};
 use switchyard_core::{error::ErrorChain, model::Code};
 
 use super::{
-    Known, Seen, needs_privilege, not_readable,
-    report::{Finding, Level, Outcome},
+    Known, Seen,
+    report::{Finding, Level, NotMade, Outcome},
 };
 use crate::observability::conntrack::{Destinations, NEARLY_FULL, Shares, count};
 
@@ -22,16 +22,11 @@ fn read() -> Result<Usage, switchyard_kernel::netlink::Error> {
 
 /// Finds a table that is nearly full, and names what fills it.
 pub(super) fn full(known: &Known) -> Outcome {
-    if !known.is_privileged {
-        return needs_privilege();
-    }
-    let usage = match read() {
-        Ok(usage) => usage,
-        Err(error) => return not_readable(&error),
-    };
-    let Some((percent, limit)) = usage.percent().zip(usage.limit) else { return None.into() };
+    known.privileged()?;
+    let usage = read()?;
+    let Some((percent, limit)) = usage.percent().zip(usage.limit) else { return Ok(Vec::new()) };
     let level = match percent {
-        ..NEARLY_FULL => return None.into(),
+        ..NEARLY_FULL => return Ok(Vec::new()),
         NEARLY_FULL..FULL => Level::Warning,
         _ => Level::Error,
     };
@@ -39,15 +34,14 @@ pub(super) fn full(known: &Known) -> Outcome {
         Ok(shares) => fillers(&shares, usage.entries),
         Err(error) => format!("who fills it is not known: {}", ErrorChain(&error)),
     };
-    Some(Finding {
+    Ok(vec![Finding {
         code: Code::new("SWY0201"),
         level,
         finding: format!("Connection tracking is {percent} % full, and drops new connections when it is full"),
         because: format!("it has {} of {limit} entries; {who}", usage.entries),
         remedy: "raise conntrack.maxPerCore (nf_conntrack_max), or shorten its timeouts (conntrack.udpTimeout)"
             .to_owned(),
-    })
-    .into()
+    }])
 }
 
 /// Names what has most of the entries.
@@ -65,17 +59,10 @@ fn fillers(shares: &Shares<String>, entries: u64) -> String {
 
 /// Finds losses while the table is watched.
 pub(super) fn losses(known: &Known) -> Outcome {
-    if !known.is_privileged {
-        return needs_privilege();
-    }
-    let watched = read().and_then(|before| {
-        thread::sleep(WHILE);
-        read().map(|after| (before, after))
-    });
-    match watched {
-        Ok((before, after)) => lost(before, after).into(),
-        Err(error) => not_readable(&error),
-    }
+    known.privileged()?;
+    let before = read()?;
+    thread::sleep(WHILE);
+    Ok(Vec::from_iter(lost(before, read()?)))
 }
 
 fn lost(before: Usage, after: Usage) -> Option<Finding> {
@@ -111,27 +98,24 @@ fn lost(before: Usage, after: Usage) -> Option<Finding> {
 /// Finds settings of connection tracking that are not as the configuration asks.
 pub(super) fn settings(known: &Known) -> Outcome {
     let Some(asked) = known.loaded.settings.conntrack.filter(|asked| asked.is_asked_for) else {
-        return None.into();
+        return Ok(Vec::new());
     };
     const PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
-    let is_liberal = match fs::read_to_string(PATH) {
-        Ok(text) => text.trim() != "0",
-        Err(error) => return Outcome::NotMade(format!("{PATH}: {error}")),
-    };
-    (asked.tcp_be_liberal && !is_liberal)
-        .then(|| Finding {
-            code: Code::new("SWY0203"),
-            level: Level::Warning,
-            finding: "Connections with packets outside the window are not served as configured"
+    let setting = fs::read_to_string(PATH);
+    let setting = setting.map_err(|error| NotMade(format!("{PATH}: {error}")))?;
+    let found = (asked.tcp_be_liberal && setting.trim() == "0").then(|| Finding {
+        code: Code::new("SWY0203"),
+        level: Level::Warning,
+        finding: "Connections with packets outside the window are not served as configured"
+            .to_owned(),
+        because:
+            "conntrack.tcpBeLiberal is set, and net.netfilter.nf_conntrack_tcp_be_liberal is 0"
                 .to_owned(),
-            because:
-                "conntrack.tcpBeLiberal is set, and net.netfilter.nf_conntrack_tcp_be_liberal is 0"
-                    .to_owned(),
-            remedy: "run switchyard --init-only with privileges, or sysctl -w \
+        remedy: "run switchyard --init-only with privileges, or sysctl -w \
                      net.netfilter.nf_conntrack_tcp_be_liberal=1"
-                .to_owned(),
-        })
-        .into()
+            .to_owned(),
+    });
+    Ok(Vec::from_iter(found))
 }
 
 /// Counts the entries by Service where the Services are known, else by address.

@@ -3,20 +3,16 @@
 use switchyard_core::explain::ClosedChain;
 
 use super::{
-    Known, needs_privilege, not_readable,
+    Known,
     report::{Finding, Level, Outcome},
 };
 use crate::other_tables;
 
 /// Finds chains that let no new connection pass.
 pub(super) fn closed(known: &Known) -> Outcome {
-    if !known.is_privileged {
-        return needs_privilege();
-    }
-    match other_tables::closed(known.likely_mode(), &[]) {
-        Ok((chains, _)) => Outcome::Made(chains.into_iter().map(finding).collect()),
-        Err(error) => not_readable(&error),
-    }
+    known.privileged()?;
+    let (chains, _) = other_tables::closed(known.likely_mode(), &[])?;
+    Ok(chains.into_iter().map(finding).collect())
 }
 
 fn finding(chain: ClosedChain) -> Finding {

@@ -28,7 +28,7 @@ use switchyard_core::{error::ErrorChain, explain::Picture, proxier::Mode};
 use self::{
     cluster::{Cluster, Unanswered},
     proxies::Proxies,
-    report::{Outcome, Report},
+    report::{NotMade, Outcome, Report},
 };
 use crate::{
     Failure, backends,
@@ -62,7 +62,7 @@ struct Known {
     /// The local socket of this program's proxy, if one runs.
     socket: PathBuf,
     cluster: OnceLock<Result<Cluster, Unanswered>>,
-    picture: OnceLock<Result<Seen, String>>,
+    picture: OnceLock<Result<Seen, NotMade>>,
 }
 
 /// The Services that are looked at.
@@ -86,8 +86,13 @@ impl Known {
     }
 
     /// The Services, or why they are not known.
-    fn seen(&self) -> &Result<Seen, String> {
-        self.picture.get_or_init(|| services::see(self))
+    fn seen(&self) -> Result<&Seen, NotMade> {
+        self.picture.get_or_init(|| services::see(self)).as_ref().map_err(NotMade::clone)
+    }
+
+    /// Returns an error unless the kernel shows its tables to this process.
+    fn privileged(&self) -> Result<(), NotMade> {
+        if self.is_privileged { Ok(()) } else { Err(needs_privilege()) }
     }
 
     /// The problems of the running proxy.
@@ -196,12 +201,12 @@ fn within(longest: Duration, known: &Arc<Known>, check: fn(&Known) -> Outcome) -
     // No one listens any more after the time.
     thread::spawn(move || drop(sender.send(check(&known))));
     receiver.recv_timeout(longest).unwrap_or_else(|error| {
-        Outcome::NotMade(match error {
+        Err(NotMade(match error {
             mpsc::RecvTimeoutError::Timeout => {
                 format!("it took longer than {} s", longest.as_secs())
             }
             mpsc::RecvTimeoutError::Disconnected => "the check panicked".to_owned(),
-        })
+        }))
     })
 }
 
@@ -214,8 +219,8 @@ fn print(report: &Report, format: OutputFormat) -> Result<(), Failure> {
 }
 
 /// The reason why a check of the kernel's tables is not made.
-fn needs_privilege() -> Outcome {
-    Outcome::NotMade("needs CAP_NET_ADMIN".to_owned())
+fn needs_privilege() -> NotMade {
+    NotMade("needs CAP_NET_ADMIN".to_owned())
 }
 
 /// The reason why what only the running proxy knows is not known, in words.
@@ -231,10 +236,6 @@ fn unanswered(error: &(dyn std::error::Error + 'static)) -> String {
         // Of one that is busy, the words of its answer.
         _ => ErrorChain(error).to_string(),
     }
-}
-
-fn not_readable(error: &(dyn std::error::Error + 'static)) -> Outcome {
-    Outcome::NotMade(ErrorChain(error).to_string())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(super) fn held(known: &Known) -> Outcome {
             Err(_) => None,
         }
     });
-    Outcome::Made(found.collect())
+    Ok(found.collect())
 }
 
 /// Whether a proxy's server answers like this: kube-proxy's, or that of this program.

@@ -7,13 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use switchyard_core::{error::ErrorChain, model::Code, proxier::Mode};
+use switchyard_core::{model::Code, proxier::Mode};
 use switchyard_iptables::legacy_service_chains;
 use switchyard_kernel::{ipset::IpSets, nftables::gates::Chains};
 
 use super::{
-    Known, ask,
-    report::{Finding, Level, Outcome},
+    Known, ask, needs_privilege,
+    report::{Finding, Level, NotMade, Outcome},
 };
 use crate::{backends, config::settings::Settings};
 
@@ -36,7 +36,7 @@ pub(super) struct Proxies {
     /// Whether all processes of the host can be seen.
     sees_host: bool,
     /// The traces of each mode, or why they cannot be read.
-    traces: Result<BTreeSet<(Mode, String)>, String>,
+    traces: Result<BTreeSet<(Mode, String)>, NotMade>,
 }
 
 /// A process of a proxy, in this network namespace.
@@ -66,7 +66,7 @@ impl Proxies {
                     .is_ok_and(|namespace| namespace == Path::new(HOST_PROCESSES)),
             traces: match is_privileged {
                 true => traces(),
-                false => Err("needs CAP_NET_ADMIN".to_owned()),
+                false => Err(needs_privilege()),
             },
         }
     }
@@ -119,24 +119,22 @@ fn serves_cluster(line: &str) -> bool {
 }
 
 /// Returns what shows that a mode is, or was, at work here.
-fn traces() -> Result<BTreeSet<(Mode, String)>, String> {
-    let failed = |error: &(dyn std::error::Error + 'static)| ErrorChain(error).to_string();
+fn traces() -> Result<BTreeSet<(Mode, String)>, NotMade> {
     let mut traces = BTreeSet::new();
-    let chains = Chains::list().map_err(|error| failed(&error))?;
-    for name in chains.names() {
+    for name in Chains::list()?.names() {
         if name.table == "kube-proxy" {
             traces.insert((Mode::NFTABLES, format!("the table {} kube-proxy", name.family)));
         } else if name.table == "nat" && name.chain.starts_with("KUBE-SVC-") {
             traces.insert((Mode::IPTABLES, format!("chains KUBE-SVC-* of {}tables", name.family)));
         }
     }
-    if legacy_service_chains().map_err(|error| failed(&error))? {
+    if legacy_service_chains()? {
         traces.insert((Mode::IPTABLES, "chains KUBE-SVC-* of iptables-legacy".to_owned()));
     }
     if fs::exists(format!("/proc/sys/net/ipv4/conf/{DEVICE}")).unwrap_or(false) {
         traces.insert((Mode::IPVS, format!("the device {DEVICE}")));
     }
-    let sets = IpSets::open().and_then(|mut sets| sets.names()).map_err(|error| failed(&error))?;
+    let sets = IpSets::open().and_then(|mut sets| sets.names())?;
     // Those of kube-router's network policies begin with KUBE-SRC- and KUBE-DST-.
     let is_policys = |name: &str| name.starts_with("KUBE-SRC-") || name.starts_with("KUBE-DST-");
     if sets.iter().any(|name| name.starts_with("KUBE-") && !is_policys(name)) {
@@ -174,16 +172,13 @@ fn strangers(
 /// Finds rules of more than one mode.
 pub(super) fn one_mode(known: &Known) -> Outcome {
     let proxies = &known.proxies;
-    let traces = match &proxies.traces {
-        Ok(traces) => traces,
-        Err(reason) => return Outcome::NotMade(reason.clone()),
-    };
+    let traces = proxies.traces.as_ref().map_err(NotMade::clone)?;
     let (serving, strange) = strangers(traces, known.mode(), proxies.is_ours);
-    let (Some(serving), false) = (serving, strange.is_empty()) else { return None.into() };
+    let (Some(serving), false) = (serving, strange.is_empty()) else { return Ok(Vec::new()) };
     let others: BTreeSet<&str> = strange.iter().map(|(mode, _)| mode.as_str()).collect();
     let others = others.into_iter().collect::<Vec<_>>().join(" and ");
     let what: Vec<&str> = strange.iter().map(|(_, what)| what.as_str()).collect();
-    Some(Finding {
+    Ok(vec![Finding {
         code: Code::new("SWY0302"),
         level: Level::Error,
         finding: format!("Rules of {others} mode are beside those of {serving} mode, and lead to endpoints that may be gone"),
@@ -191,8 +186,7 @@ pub(super) fn one_mode(known: &Known) -> Outcome {
         remedy: "end the other proxy, if one runs (SWY0304); switchyard removes what others left when it starts, \
                  switchyard --cleanup removes all"
             .to_owned(),
-    })
-    .into()
+    }])
 }
 
 /// Finds several proxies.
@@ -200,16 +194,16 @@ pub(super) fn one_proxy(known: &Known) -> Outcome {
     let processes = &known.proxies.processes;
     if processes.len() < 2 {
         return match known.proxies.sees_host {
-            true => None.into(),
-            false => Outcome::NotMade(
+            true => Ok(Vec::new()),
+            false => Err(NotMade(
                 "needs the host's processes (hostPID), and the right to look at them (root)"
                     .to_owned(),
-            ),
+            )),
         };
     }
     let each: Vec<String> =
         processes.iter().map(|process| format!("{} ({})", process.program, process.id)).collect();
-    Some(Finding {
+    Ok(vec![Finding {
         code: Code::new("SWY0304"),
         level: Level::Error,
         finding: format!(
@@ -220,27 +214,22 @@ pub(super) fn one_proxy(known: &Known) -> Outcome {
         remedy:
             "keep one: a DaemonSet's nodeSelector, or a static pod's manifest, names the others"
                 .to_owned(),
-    })
-    .into()
+    }])
 }
 
 /// Finds rules that no proxy keeps.
 pub(super) fn kept(known: &Known) -> Outcome {
     let proxies = &known.proxies;
-    let traces = match &proxies.traces {
-        Ok(traces) => traces,
-        Err(reason) => return Outcome::NotMade(reason.clone()),
-    };
+    let traces = proxies.traces.as_ref().map_err(NotMade::clone)?;
     if traces.is_empty() || proxies.answers || !proxies.processes.is_empty() {
-        return None.into();
+        return Ok(Vec::new());
     }
     if !proxies.sees_host {
-        return Outcome::NotMade(
-            "needs the host's processes (hostPID), as no proxy answers".to_owned(),
-        );
+        let reason = "needs the host's processes (hostPID), as no proxy answers";
+        return Err(NotMade(reason.to_owned()));
     }
     let what: Vec<&str> = traces.iter().map(|(_, what)| what.as_str()).collect();
-    Some(Finding {
+    Ok(vec![Finding {
         code: Code::new("SWY0303"),
         level: Level::Error,
         finding: "Services are served as they were when the proxy ended; changes have no effect"
@@ -250,8 +239,7 @@ pub(super) fn kept(known: &Known) -> Outcome {
             what.join(", ")
         ),
         remedy: "start the proxy, or remove its rules with switchyard --cleanup".to_owned(),
-    })
-    .into()
+    }])
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The report of the checks, as text and as JSON.
 
-use std::{fmt, process::ExitCode};
+use std::{error::Error, fmt, process::ExitCode};
 
 use serde::{Serialize, Serializer};
-use switchyard_core::{explain::Printable, model::Code};
+use switchyard_core::{error::ErrorChain, explain::Printable, model::Code};
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -40,18 +40,16 @@ fn as_text<S: Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_str(code.as_str())
 }
 
-/// The result of a check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The check was made; there may be no findings.
-    Made(Vec<Finding>),
-    /// The check could not be made, for this reason.
-    NotMade(String),
-}
+/// The findings of a check that was made, of which there may be none.
+pub type Outcome = Result<Vec<Finding>, NotMade>;
 
-impl From<Option<Finding>> for Outcome {
-    fn from(finding: Option<Finding>) -> Self {
-        Self::Made(finding.into_iter().collect())
+/// The reason why a check could not be made, in words.
+#[derive(Clone, Debug)]
+pub struct NotMade(pub String);
+
+impl<E: Error + 'static> From<E> for NotMade {
+    fn from(error: E) -> Self {
+        Self(ErrorChain(&error).to_string())
     }
 }
 
@@ -84,9 +82,9 @@ impl Report {
     /// Adds the result of a check.
     pub fn add(&mut self, check: &'static str, outcome: Outcome) {
         match outcome {
-            Outcome::Made(found) if found.is_empty() => self.passed.push(check),
-            Outcome::Made(found) => self.findings.extend(found),
-            Outcome::NotMade(reason) => self.not_checked.push(NotChecked { check, reason }),
+            Ok(found) if found.is_empty() => self.passed.push(check),
+            Ok(found) => self.findings.extend(found),
+            Err(NotMade(reason)) => self.not_checked.push(NotChecked { check, reason }),
         }
         self.findings.sort_by_key(|finding| (std::cmp::Reverse(finding.level), finding.code));
     }
@@ -156,12 +154,12 @@ mod tests {
             report.to_string(),
             "node-1: 0 errors, 0 warnings, 0 checks passed. Nothing was changed.\n"
         );
-        report.add("conntrack", Outcome::NotMade("needs CAP_NET_ADMIN".to_owned()));
-        report.add("ports", Outcome::Made(Vec::new()));
+        report.add("conntrack", Err(NotMade("needs CAP_NET_ADMIN".to_owned())));
+        report.add("ports", Ok(Vec::new()));
         assert_eq!(report.exit_code(), ExitCode::SUCCESS);
-        report.add("one", Some(finding("SWY9901", Level::Warning)).into());
+        report.add("one", Ok(vec![finding("SWY9901", Level::Warning)]));
         assert_eq!(report.exit_code(), ExitCode::from(1));
-        report.add("two", Some(finding("SWY9902", Level::Error)).into());
+        report.add("two", Ok(vec![finding("SWY9902", Level::Error)]));
         assert_eq!(report.exit_code(), ExitCode::from(2));
         assert_eq!(
             report.to_string(),

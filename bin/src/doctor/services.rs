@@ -8,7 +8,6 @@ use std::{
 };
 
 use switchyard_core::{
-    error::ErrorChain,
     explain::{Known as Facts, KnownService, Picture},
     model::{Code, IpFamily, Protocol},
     objects::{Event, Kind},
@@ -19,8 +18,9 @@ use switchyard_core::{
 use switchyard_kernel::route;
 
 use super::{
-    Known, Seen, cluster, needs_privilege, not_readable,
-    report::{Finding, Level, Outcome},
+    Known, Seen,
+    cluster::{self, Unanswered},
+    report::{Finding, Level, NotMade, Outcome},
     unanswered,
 };
 use crate::{config::settings::SourceSettings, explain::client, tracked, verify};
@@ -38,28 +38,28 @@ const MOST_NAMES: usize = 3;
 /// to.
 ///
 /// # Errors
-/// If there are none, with the reason in words.
-pub(super) fn see(known: &Known) -> Result<Seen, String> {
+/// If there are none.
+pub(super) fn see(known: &Known) -> Result<Seen, NotMade> {
     let unanswered = match client::services(&known.socket) {
         Ok(running) => return Ok(Seen { picture: running.picture, is_cut: false }),
         Err(error) => unanswered(&error),
     };
-    let settings = known.loaded.with_mode(known.likely_mode());
-    let settings = settings.map_err(|error| ErrorChain(&error).to_string())?;
+    let settings = known.loaded.with_mode(known.likely_mode())?;
     let profile = switchyard_nft::PROFILE;
     let mut is_cut = false;
     let mut tracker = match &settings.source {
         SourceSettings::Manifests(directory) => {
-            tracked::tracked(&settings, directory, &profile, &mut io::sink())
-                .map_err(|error| ErrorChain(&error).to_string())?
+            tracked::tracked(&settings, directory, &profile, &mut io::sink())?
         }
         _ => {
             let cluster = known.cluster().as_ref();
-            let cluster = cluster.map_err(|error| format!("{unanswered}; {}", error.reason()))?;
+            let reason = |error: &Unanswered| format!("{unanswered}; {}", error.reason());
+            let cluster = cluster.map_err(|error| NotMade(reason(error)))?;
             is_cut = cluster.is_cut;
             if let Some(kind) = cluster.too_large {
                 let (kind, most) = (kind.as_str(), cluster::LARGEST >> 20);
-                return Err(format!("the API server's list of {kind}s has more than {most} MiB"));
+                let reason = format!("the API server's list of {kind}s has more than {most} MiB");
+                return Err(NotMade(reason));
             }
             let mut tracker = Tracker::new(settings.node.clone());
             tracker.set_capabilities(profile.capabilities, profile.mode);
@@ -70,8 +70,7 @@ pub(super) fn see(known: &Known) -> Result<Seen, String> {
             tracker
         }
     };
-    let addresses = route::interface_addresses();
-    let addresses = addresses.map_err(|error| ErrorChain(&error).to_string())?;
+    let addresses = route::interface_addresses()?;
     tracker.set_interface_addresses(addresses.iter().copied());
     tracker.resolve();
     let services = tracker.names().filter_map(|name| tracker.service(name, &|_| true)).collect();
@@ -91,11 +90,8 @@ pub(super) fn frontends(
 
 /// Finds node ports that no address of the node serves.
 pub(super) fn node_ports(known: &Known) -> Outcome {
-    let (Seen { picture, is_cut }, addresses) = match (known.seen(), route::interface_addresses()) {
-        (Ok(seen), Ok(addresses)) => (seen, addresses),
-        (Err(reason), _) => return Outcome::NotMade(reason.clone()),
-        (_, Err(error)) => return not_readable(&error),
-    };
+    let Seen { picture, is_cut } = known.seen()?;
+    let addresses = route::interface_addresses()?;
     let finding = |family: IpFamily| {
         let asks = |service: &&KnownService| {
             let is_one = |(of, _, at, _)| of == family && at == FrontendAddress::NodePort;
@@ -128,8 +124,8 @@ pub(super) fn node_ports(known: &Known) -> Outcome {
     };
     let found: Vec<Finding> = IpFamily::ALL.into_iter().filter_map(finding).collect();
     match found.is_empty() && *is_cut {
-        true => Outcome::NotMade(format!("nothing is wrong with those of {}", first_services())),
-        false => Outcome::Made(found),
+        true => Err(NotMade(format!("nothing is wrong with those of {}", first_services()))),
+        false => Ok(found),
     }
 }
 
@@ -150,12 +146,9 @@ fn named(all: &[String]) -> String {
 /// Finds a Service of every cluster that this node cannot connect to.
 pub(super) fn probe(known: &Known) -> Outcome {
     if !known.proxies.serves() {
-        return Outcome::NotMade("no proxy serves this node".to_owned());
+        return Err(NotMade("no proxy serves this node".to_owned()));
     }
-    let Seen { picture, is_cut } = match known.seen() {
-        Ok(seen) => seen,
-        Err(reason) => return Outcome::NotMade(reason.clone()),
-    };
+    let Seen { picture, is_cut } = known.seen()?;
     let address = |(namespace, name): (&str, &str)| {
         let is_meant = |one: &&KnownService| one.name.parts() == (namespace, name);
         let service = picture.services.iter().find(is_meant)?;
@@ -169,15 +162,15 @@ pub(super) fn probe(known: &Known) -> Outcome {
     let Some((name, address)) = PROBED.into_iter().find_map(address) else {
         let [one, other] = PROBED.map(|(namespace, name)| format!("{namespace}/{name}"));
         let among = if *is_cut { format!(" among {}", first_services()) } else { String::new() };
-        return Outcome::NotMade(format!("neither {one} nor {other} has a port of TCP{among}"));
+        return Err(NotMade(format!("neither {one} nor {other} has a port of TCP{among}")));
     };
     match TcpStream::connect_timeout(&address, PATIENCE) {
-        Ok(_) => None.into(),
+        Ok(_) => Ok(Vec::new()),
         // Without privileges, it serves at other addresses.
         Err(_) if known.likely_mode() == Mode::USERSPACE => {
-            Outcome::NotMade("in userspace mode, cluster IPs may not lead to the proxy".to_owned())
+            Err(NotMade("in userspace mode, cluster IPs may not lead to the proxy".to_owned()))
         }
-        Err(error) => Some(Finding {
+        Err(error) => Ok(vec![Finding {
             code: Code::new("SWY0408"),
             level: Level::Error,
             finding: format!("This node cannot connect to {name} at {address}"),
@@ -188,38 +181,33 @@ pub(super) fn probe(known: &Known) -> Outcome {
             remedy: format!(
                 "switchyard explain {name} has the endpoints and what is wrong with them"
             ),
-        })
-        .into(),
+        }]),
     }
 }
 
 /// Finds rules that do otherwise than the running proxy means.
 pub(super) fn as_meant(known: &Known) -> Outcome {
-    if !known.is_privileged {
-        return needs_privilege();
-    }
+    known.privileged()?;
     let limits = (COMPARE_FOR, COMPARE_FOR);
     let compared = verify::compare_running(&known.socket, &known.loaded.settings, limits);
-    let report = match compared {
-        Err(error) => return Outcome::NotMade(unanswered(error.as_ref())),
-        Ok(report) if report.is_equal() => return None.into(),
-        Ok(report) if report.is_unsettled => {
-            return Outcome::NotMade("the running proxy has changes to sync".to_owned());
-        }
-        Ok(report) => report,
-    };
+    let report = compared.map_err(|error| NotMade(unanswered(error.as_ref())))?;
+    if report.is_equal() {
+        return Ok(Vec::new());
+    }
+    if report.is_unsettled {
+        return Err(NotMade("the running proxy has changes to sync".to_owned()));
+    }
     let Some(example) = report.unmeant().find(|one| one.understood) else {
         let (seconds, count) = (COMPARE_FOR.as_secs(), report.different);
-        return Outcome::NotMade(format!(
+        return Err(NotMade(format!(
             "rules for {count} kinds of packets are not understood, or not within {seconds} s"
-        ));
+        )));
     };
-    Some(Finding {
+    Ok(vec![Finding {
         code: Code::new("SWY0305"),
         level: Level::Error,
         finding: "The kernel's rules do otherwise than the proxy means".to_owned(),
         because: format!("{} kinds of packets differ: {example}", report.different),
         remedy: "switchyard verify shows all; the proxy's log, who made them".to_owned(),
-    })
-    .into()
+    }])
 }

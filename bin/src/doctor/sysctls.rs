@@ -9,8 +9,8 @@ use switchyard_core::{
 use switchyard_kernel::{route::interface_addresses, sysctl::routes_localnet};
 
 use super::{
-    Known, Seen, not_readable,
-    report::{Finding, Level, Outcome},
+    Known, Seen,
+    report::{Finding, Level, NotMade, Outcome},
     services::frontends,
 };
 
@@ -22,27 +22,30 @@ fn read(name: &str) -> io::Result<String> {
     Ok(fs::read_to_string(format!("/proc/sys/net/{name}"))?.trim().to_owned())
 }
 
+/// Returns the reason why `what` cannot be read.
+fn not_read(what: &str) -> impl Fn(io::Error) -> NotMade {
+    move |error| NotMade(format!("{what}: {error}"))
+}
+
 /// Finds a node that does not forward packets, where endpoints are other hosts.
 pub(super) fn forwarding(known: &Known) -> Outcome {
     if known.likely_mode() == Mode::USERSPACE {
-        return None.into();
+        return Ok(Vec::new());
     }
-    match read("ipv4/ip_forward") {
-        Ok(text) if text == "0" && !has_ipv4(known) => {
-            Outcome::NotMade("net.ipv4.ip_forward is 0, and nothing of IPv4 is known".to_owned())
-        }
-        Ok(text) => (text == "0")
-            .then(|| Finding {
-                code: Code::new("SWY0402"),
-                level: Level::Error,
-                finding: "Neither pods nor other hosts reach endpoints through this node"
-                    .to_owned(),
-                because: "net.ipv4.ip_forward is 0, so the node forwards nothing".to_owned(),
-                remedy: "sysctl -w net.ipv4.ip_forward=1".to_owned(),
-            })
-            .into(),
-        Err(error) => Outcome::NotMade(format!("net.ipv4.ip_forward: {error}")),
+    if read("ipv4/ip_forward").map_err(not_read("net.ipv4.ip_forward"))? != "0" {
+        return Ok(Vec::new());
     }
+    if !has_ipv4(known) {
+        let reason = "net.ipv4.ip_forward is 0, and nothing of IPv4 is known";
+        return Err(NotMade(reason.to_owned()));
+    }
+    Ok(vec![Finding {
+        code: Code::new("SWY0402"),
+        level: Level::Error,
+        finding: "Neither pods nor other hosts reach endpoints through this node".to_owned(),
+        because: "net.ipv4.ip_forward is 0, so the node forwards nothing".to_owned(),
+        remedy: "sysctl -w net.ipv4.ip_forward=1".to_owned(),
+    }])
 }
 
 /// Whether there are Service ports of IPv4, or while not all are known, the node has an address.
@@ -61,15 +64,13 @@ fn has_ipv4(known: &Known) -> bool {
 /// networks.
 pub(super) fn reverse_path(known: &Known) -> Outcome {
     if known.likely_mode() == Mode::USERSPACE {
-        return None.into();
+        return Ok(Vec::new());
     }
-    let routes = match fs::read_to_string("/proc/self/net/route") {
-        Ok(routes) => routes,
-        Err(error) => return Outcome::NotMade(format!("/proc/self/net/route: {error}")),
-    };
+    const ROUTES: &str = "/proc/self/net/route";
+    let routes = fs::read_to_string(ROUTES).map_err(not_read(ROUTES))?;
     let uplinks = default_interfaces(&routes);
     if uplinks.len() < 2 {
-        return None.into();
+        return Ok(Vec::new());
     }
     let setting = |interface: &str| -> u8 {
         let value = read(&format!("ipv4/conf/{interface}/rp_filter"));
@@ -80,8 +81,7 @@ pub(super) fn reverse_path(known: &Known) -> Outcome {
     let is_strict = |interface: &&String| setting(interface).max(all) == 1;
     let strict: Vec<&str> = uplinks.iter().filter(is_strict).map(String::as_str).collect();
     let list = strict.join(", ");
-    (!strict.is_empty())
-        .then(|| Finding {
+    let found = (!strict.is_empty()).then(|| Finding {
             code: Code::new("SWY0403"),
             level: Level::Warning,
             finding: format!("Clients that reach this node by one network and are answered by another are dropped at {list}"),
@@ -90,8 +90,8 @@ pub(super) fn reverse_path(known: &Known) -> Outcome {
                 uplinks.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
             ),
             remedy: "sysctl -w net.ipv4.conf.all.rp_filter=2".to_owned(),
-        })
-        .into()
+        });
+    Ok(Vec::from_iter(found))
 }
 
 /// The interfaces of default routes, by the lines of `/proc/net/route`.
@@ -108,34 +108,30 @@ fn default_interfaces(routes: &str) -> BTreeSet<String> {
 /// Finds node ports that localhost does not serve, though a proxy in iptables mode has them there.
 pub(super) fn localhost(known: &Known) -> Outcome {
     if known.proxies.mode != Some(Mode::IPTABLES) {
-        return None.into();
+        return Ok(Vec::new());
     }
-    let settings = match known.loaded.with_mode(Mode::IPTABLES) {
-        Ok(settings) => settings,
-        Err(error) => return not_readable(&error),
-    };
+    let settings = known.loaded.with_mode(Mode::IPTABLES)?;
     let is_served =
         settings.node.localhost_node_ports && known.loaded.config.node_port_addresses.is_empty();
-    (is_served && !routes_localnet())
-        .then(|| Finding {
-            code: Code::new("SWY0404"),
-            level: Level::Warning,
-            finding: "Node ports do not answer on 127.0.0.1".to_owned(),
-            because: "the proxy serves them there, and net.ipv4.conf.all.route_localnet is 0".to_owned(),
-            remedy: "sysctl -w net.ipv4.conf.all.route_localnet=1, or iptables.localhostNodePorts: false"
+    let found = (is_served && !routes_localnet()).then(|| Finding {
+        code: Code::new("SWY0404"),
+        level: Level::Warning,
+        finding: "Node ports do not answer on 127.0.0.1".to_owned(),
+        because: "the proxy serves them there, and net.ipv4.conf.all.route_localnet is 0"
+            .to_owned(),
+        remedy:
+            "sysctl -w net.ipv4.conf.all.route_localnet=1, or iptables.localhostNodePorts: false"
                 .to_owned(),
-        })
-        .into()
+    });
+    Ok(Vec::from_iter(found))
 }
 
 /// Finds ports of outgoing connections that are node ports.
 pub(super) fn local_ports(_: &Known) -> Outcome {
     let settings = read("ipv4/ip_local_port_range")
         .and_then(|range| Ok((range, read("ipv4/ip_local_reserved_ports")?)));
-    match settings {
-        Ok((range, reserved)) => overlap(&range, &reserved).into(),
-        Err(error) => Outcome::NotMade(format!("net.ipv4.ip_local_port_range: {error}")),
-    }
+    let (range, reserved) = settings.map_err(not_read("net.ipv4.ip_local_port_range"))?;
+    Ok(Vec::from_iter(overlap(&range, &reserved)))
 }
 
 fn overlap(range: &str, reserved: &str) -> Option<Finding> {
