@@ -133,12 +133,6 @@ impl Faults {
         self.lock().errors.extend(std::iter::repeat_n((resource, reply), times));
     }
 
-    /// Forgets all changes so far: a watch that comes back with an earlier version gets 410. See
-    /// [`Store::expire_log`].
-    pub fn expire_log(&self) {
-        self.store.expire_log();
-    }
-
     /// Ends every open watch with the error that its version is too old, so that clients must list
     /// again.
     pub fn expire_watches(&self) {
@@ -204,12 +198,6 @@ impl Faults {
     /// Has the pages of lists have at most so many objects, whatever the client asks for.
     pub fn limit_pages(&self, size: Option<u64>) {
         self.lock().page_size = size;
-    }
-
-    /// Restores the objects from a backup made when the store was at version 1: the version starts
-    /// again there, below all versions that clients know. See [`Store::restore`].
-    pub fn restore_backup(&self) {
-        self.store.restore();
     }
 
     /// Returns when requests may be answered.

@@ -226,7 +226,7 @@ async fn a_list_that_is_forgotten_between_pages_is_read_whole() {
     {
         rig.wait(Duration::from_millis(20)).await;
     }
-    rig.server.faults().expire_log();
+    rig.server.store().expire_log();
     rig.server.faults().trickle(None);
     rig.synced().await;
     assert_eq!(rig.names(Kind::Service).len(), 600);

@@ -43,7 +43,7 @@ async fn nothing_is_missed_while_the_log_expires() {
     rig.server.store().delete(Resource::Services, load::NAMESPACE, "svc-4");
     rig.server.store().delete(Resource::EndpointSlices, load::NAMESPACE, "svc-4-0");
     apply(&rig.server, load::service(70));
-    rig.server.faults().expire_log();
+    rig.server.store().expire_log();
     // The last state stays while the server is away.
     rig.wait(Duration::from_millis(300)).await;
     assert_eq!(rig.names(Kind::Service).len(), 10);

@@ -137,7 +137,7 @@ fn traffic_goes_on_while_the_api_server_is_gone_silent_or_another_one() {
     pass_hours(&rig, "", 0);
     apply(slice("moving", "10.244.1.11"));
     assert!(store.delete(Resource::Services, "default", "old"));
-    faults.restore_backup();
+    store.restore();
     faults.refuse_connections(false);
     // A watch from a version that the server has not reached yet is told nothing. After two of
     // these, everything is listed.

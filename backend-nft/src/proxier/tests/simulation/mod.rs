@@ -291,7 +291,7 @@ async fn live(first: usize, steps: Vec<Step>) -> BTreeSet<&'static str> {
                     });
                     cluster.change_many();
                     if is_gone {
-                        cluster.server.faults().expire_log();
+                        cluster.server.store().expire_log();
                     }
                 }
             }
