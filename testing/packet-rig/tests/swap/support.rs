@@ -141,14 +141,11 @@ pub fn nothing_of_gone() -> ProbePlan {
     ProbePlan::new(&["client"], &to, Expectation::Fails(Failure::Refused))
 }
 
-/// 8 clients of the Service with affinity, whose endpoint is remembered or compared.
-pub fn sticky_clients(change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
-    [keeps_one_of(&PODS, &STICKY, change)]
-}
-
-/// The same at the cluster IP alone.
-pub fn sticky_clients_in_ipvs(change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
-    [keeps_one_of(&PODS, &STICKY[..1], change)]
+/// 8 clients of the Service with affinity, whose endpoint is remembered or compared; with ipvs mode
+/// on either side at the cluster IP alone.
+pub fn sticky_clients(is_ipvs: bool, change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
+    let frontends = if is_ipvs { &STICKY[..1] } else { &STICKY };
+    [keeps_one_of(&PODS, frontends, change)]
 }
 
 /// Whether the kernel has IPVS, for tests that need it: as in the virtual machine of

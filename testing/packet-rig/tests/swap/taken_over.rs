@@ -16,8 +16,8 @@ use crate::kube_proxy::{
 };
 use crate::support::{
     KubeProxy, Load, assert_same, clean_up, contents, has_ipvs, is_1_30, node, nothing_of_gone,
-    prepare, probes, probes_in, probes_in_kube_proxys_ipvs, sticky_clients, sticky_clients_in_ipvs,
-    until_no_chains, until_no_tables, until_nothing_of_ipvs,
+    prepare, probes, probes_in, probes_in_kube_proxys_ipvs, sticky_clients, until_no_chains,
+    until_no_tables, until_nothing_of_ipvs,
 };
 
 /// The maps that kube-proxy does not know, and leaves, for each protocol: nothing that a packet
@@ -56,14 +56,10 @@ fn has_run(mode: &str, flavour: Flavour) -> (Rig, NetNs, Bystanders) {
     rig.start_again().unwrap();
     let differ = |reaches: &mut Reaches| reaches.clients_differ = true;
     let remember = |reaches: &mut Reaches| reaches.remember = Some("before".to_owned());
-    let [differ, remember] = match mode {
-        "ipvs" => [sticky_clients_in_ipvs(differ), sticky_clients_in_ipvs(remember)],
-        _ => [sticky_clients(differ), sticky_clients(remember)],
-    };
-    rig.check(&differ).unwrap();
+    rig.check(&sticky_clients(mode == "ipvs", differ)).unwrap();
     rig.write(MANIFESTS, Cluster::After.manifests()).unwrap();
     rig.check(&[nothing_of_gone()]).unwrap();
-    rig.check(&remember).unwrap();
+    rig.check(&sticky_clients(mode == "ipvs", remember)).unwrap();
     // A sync that began with the first changes leaves the others to the next, a second later.
     thread::sleep(scaled(Duration::from_millis(1500)));
     rig.proxy.kill();
@@ -97,7 +93,7 @@ fn by_nftables_from_nftables() {
     load.assert_nothing_lost();
     assert_eq!((mode.cleanup_failures, mode.unreadable), (vec![], vec![]));
     // Clients draw an endpoint anew, and keep to it.
-    rig.check(&sticky_clients(|_| {})).unwrap();
+    rig.check(&sticky_clients(false, |_| {})).unwrap();
     check(&mut rig, &bystanders, &node);
 
     // Apart from what docs/swap.md lists, the table is the same as on a node where Switchyard never
@@ -168,7 +164,8 @@ fn by_iptables(flavour: Flavour) {
     let load = Load::start(&rig);
     kube_proxy.sync(&node, Cluster::After);
     load.assert_nothing_lost();
-    rig.check(&sticky_clients(|reaches| reaches.same_as = Some("before".to_owned()))).unwrap();
+    rig.check(&sticky_clients(false, |reaches| reaches.same_as = Some("before".to_owned())))
+        .unwrap();
     check(&mut rig, &bystanders, &node);
 
     // The rules are the same as on a node where Switchyard never was.
@@ -228,7 +225,7 @@ fn by_ipvs(flavour: Flavour) {
     for server in before {
         assert!(after.contains(server), "{server:?} was changed: {after:?}");
     }
-    let same = sticky_clients_in_ipvs(|reaches| reaches.same_as = Some("before".to_owned()));
+    let same = sticky_clients(true, |reaches| reaches.same_as = Some("before".to_owned()));
     rig.check(&same).unwrap();
     rig.check(&probes_in_kube_proxys_ipvs()).unwrap();
     rig.check(&[nothing_of_gone()]).unwrap();

@@ -8,8 +8,7 @@ use switchyard_iptables::Flavour;
 use crate::kube_proxy::{Bystanders, Cluster, IptablesMode, IpvsMode, NftablesMode};
 use crate::support::{
     KubeProxy, Load, assert_same, clean_up, contents, has_ipvs, is_1_30, node, nothing_of_gone,
-    prepare, probes_in, sticky_clients, sticky_clients_in_ipvs, until_no_chains, until_no_tables,
-    until_nothing_of_ipvs,
+    prepare, probes_in, sticky_clients, until_no_chains, until_no_tables, until_nothing_of_ipvs,
 };
 
 fn take_over(mut kube_proxy: KubeProxy, flavour: Flavour, mode: &str) {
@@ -32,11 +31,7 @@ fn take_over_changed(
     change(&node);
     let is_ipvs = mode == "ipvs" || matches!(kube_proxy, KubeProxy::Ipvs(_));
     let remember = |reaches: &mut Reaches| reaches.remember = Some("before".to_owned());
-    rig.check(&match is_ipvs {
-        true => sticky_clients_in_ipvs(remember),
-        false => sticky_clients(remember),
-    })
-    .unwrap();
+    rig.check(&sticky_clients(is_ipvs, remember)).unwrap();
 
     let load = Load::start(&rig);
     rig.start_again().unwrap();
@@ -53,11 +48,7 @@ fn take_over_changed(
     let same = |reaches: &mut Reaches| {
         reaches.same_as = is_same_mode.then(|| "before".to_owned());
     };
-    rig.check(&match is_ipvs {
-        true => sticky_clients_in_ipvs(same),
-        false => sticky_clients(same),
-    })
-    .unwrap();
+    rig.check(&sticky_clients(is_ipvs, same)).unwrap();
     assert_taken_over(rig, &bystanders, flavour, mode);
 }
 

@@ -31,8 +31,6 @@ pub fn bind(node: &NetNs, family: IpFamily, wanted: &BTreeSet<IpAddr>) -> Result
 /// Removes the addresses that are not wanted.
 pub fn unbind_others(node: &NetNs, family: IpFamily, wanted: &BTreeSet<IpAddr>) -> Result<()> {
     let held = bound(node, family)?;
-    // A preferred address of IPv6 may become the source of masqueraded packets, in place of the
-    // node's own, which the probes expect.
     let host = if family == IpFamily::V4 { "32" } else { "128" };
     let delete = |ip: &IpAddr| format!("address del {ip}/{host} dev {DEVICE}\n");
     Ok(node.ip(&held.difference(wanted).map(delete).collect::<String>())?)
