@@ -20,7 +20,10 @@ use std::{
     thread,
 };
 
-use crate::error::{Result, RigError};
+use crate::{
+    error::{Result, RigError},
+    spawn,
+};
 
 /// A handle on a network namespace. Clones refer to the same namespace; dropping the last clone
 /// removes the namespace.
@@ -79,20 +82,12 @@ impl NetNs {
     /// lives.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let fd = Arc::clone(&self.fd);
-        let mut command = Command::new(program);
+        let mut command = spawn::command(program);
         if let Some(path) = &self.search_path {
             command.env("PATH", path);
         }
-        // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
-        unsafe {
-            command.pre_exec(move || {
-                enter(fd.as_raw_fd())?;
-                match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                    0 => Ok(()),
-                    _ => Err(io::Error::last_os_error()),
-                }
-            });
-        }
+        // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+        unsafe { command.pre_exec(move || enter(fd.as_raw_fd())) };
         command
     }
 
