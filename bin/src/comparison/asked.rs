@@ -7,8 +7,9 @@ use switchyard_core::{
     model::{LbAlgorithm, ServicePortId},
     state::{Endpoint, Pool, PoolKind, ResolvedServicePort},
 };
-use switchyard_kernel::nftables::bytecode::{
-    Choice, End, Fate, PacketField, Packets, Share, fingerprint,
+use switchyard_kernel::nftables::{
+    Family,
+    bytecode::{Choice, End, Fate, PacketField, Packets, Share, fingerprint},
 };
 
 /// The seed of hashes, and the sizes of tables by the most endpoints (docs/nftables.md).
@@ -147,5 +148,13 @@ pub fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => u32::from(ip).into(),
         IpAddr::V6(ip) => ip.into(),
+    }
+}
+
+/// The address of a number.
+pub fn address(family: Family, number: u128) -> IpAddr {
+    match family {
+        Family::Ip => IpAddr::V4((number as u32).into()),
+        Family::Ip6 => IpAddr::V6(number.into()),
     }
 }

@@ -19,7 +19,7 @@ use switchyard_kernel::nftables::{
     bytecode::{Domain, End, PacketField, Packets, interface_name, interface_prefix},
 };
 
-use super::asked::{Asked, Class, number};
+use super::asked::{Asked, Class, address, number};
 
 /// Sources that the node's settings tell apart.
 struct Sources {
@@ -88,11 +88,7 @@ impl<'a> Objects<'a> {
     /// Whether packets go to an endpoint of the port whose weight is 0.
     pub fn is_drained(&self, port: &ServicePortId, end: &End) -> bool {
         let End::Passed { to: Some((ip, number)), .. } = *end else { return false };
-        let ip = match self.family {
-            Family::Ip => IpAddr::V4((ip as u32).into()),
-            Family::Ip6 => IpAddr::V6(ip.into()),
-        };
-        self.drained.contains(&(port, SocketAddr::new(ip, number)))
+        self.drained.contains(&(port, SocketAddr::new(address(self.family, ip), number)))
     }
 
     /// Takes the ports for those of a part of the Services: the packets about which other Services

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     rc::Rc,
     time::Duration,
 };
@@ -16,7 +16,7 @@ use switchyard_kernel::nftables::{
 };
 
 use super::{
-    asked::{Asked, Class},
+    asked::{Asked, Class, address},
     clients::{Clients, Tried},
     kube_proxy,
     objects::Objects,
@@ -283,13 +283,6 @@ fn end(family: Family, end: &End) -> String {
             format!("{to}{}", masqueraded(*is))
         }
         End::Unknown(why) => format!("not understood: {why}"),
-    }
-}
-
-fn address(family: Family, number: u128) -> IpAddr {
-    match family {
-        Family::Ip => IpAddr::V4((number as u32).into()),
-        Family::Ip6 => IpAddr::V6(number.into()),
     }
 }
 

@@ -13,7 +13,7 @@ use switchyard_core::{
     testing::{arbitrary_config, arbitrary_events, proptest_config},
 };
 use switchyard_kernel::nftables::{
-    OperationKind, Statement, Transaction, Verdict,
+    Element, Operation, OperationKind, Rule, Statement, Transaction, Verdict,
     netlink::NetlinkTransport,
     testing::{Commit, Packet, Ruleset},
 };
@@ -45,6 +45,18 @@ pub fn damaged(
     (!what.is_empty()).then_some((what, whole))
 }
 
+/// The elements that an operation adds.
+fn elements_of(operation: &mut Operation) -> &mut Vec<Element> {
+    let OperationKind::AddElements(_, list) = &mut operation.kind else { unreachable!() };
+    list
+}
+
+/// The rule that an operation adds.
+fn rule_of(operation: &mut Operation) -> &mut Rule {
+    let OperationKind::AddRule(_, rule) = &mut operation.kind else { unreachable!() };
+    rule
+}
+
 /// Damages a transaction; returns a description.
 fn damage(transaction: &mut Transaction, numbers: (usize, usize, usize)) -> String {
     let (kind, first, second) = numbers;
@@ -62,17 +74,11 @@ fn damage(transaction: &mut Transaction, numbers: (usize, usize, usize)) -> Stri
     let rule = |n| of(|kind| matches!(kind, OperationKind::AddRule(..)), n);
     let elements = |n| of(|kind| matches!(kind, OperationKind::AddElements(..)), n);
     // A rule in place of one that is gone: `return` at its end changes nothing.
-    let nothing = || {
-        switchyard_kernel::nftables::Rule::new([Statement::Verdict(Verdict::Jump(
-            "nothing".into(),
-        ))])
-    };
+    let nothing = || Rule::new([Statement::Verdict(Verdict::Jump("nothing".into()))]);
     match kind % 7 {
         0 => {
             let Some(index) = elements(first) else { return String::new() };
-            let OperationKind::AddElements(_, list) = &mut operations[index].kind else {
-                unreachable!()
-            };
+            let list = elements_of(&mut operations[index]);
             let gone = list.remove(second % list.len());
             format!("lost: {} {gone:?}", subjects[index])
         }
@@ -83,9 +89,7 @@ fn damage(transaction: &mut Transaction, numbers: (usize, usize, usize)) -> Stri
                 _ => false,
             };
             let Some(index) = of(maps, first) else { return String::new() };
-            let OperationKind::AddElements(_, list) = &mut operations[index].kind else {
-                unreachable!()
-            };
+            let list = elements_of(&mut operations[index]);
             let (a, b) = (second % list.len(), (second / list.len()) % list.len());
             let data = list[b].data.clone();
             list[a].data = data;
@@ -106,14 +110,10 @@ fn damage(transaction: &mut Transaction, numbers: (usize, usize, usize)) -> Stri
                 })
                 .collect();
             let Some(&to) = alike.get(second % alike.len().max(1)) else { return String::new() };
-            let OperationKind::AddElements(_, list) = &mut operations[from].kind else {
-                unreachable!()
-            };
+            let list = elements_of(&mut operations[from]);
             let moved = list.remove(second / 7 % list.len());
             let text = format!("moved: {} to {} {moved:?}", subjects[from], subjects[to]);
-            let OperationKind::AddElements(_, list) = &mut operations[to].kind else {
-                unreachable!()
-            };
+            let list = elements_of(&mut operations[to]);
             if list.iter().all(|one| one.key != moved.key) {
                 list.push(moved);
             }
@@ -121,9 +121,7 @@ fn damage(transaction: &mut Transaction, numbers: (usize, usize, usize)) -> Stri
         }
         3 => {
             let Some(index) = rule(first) else { return String::new() };
-            let OperationKind::AddRule(_, lost) = &mut operations[index].kind else {
-                unreachable!()
-            };
+            let lost = rule_of(&mut operations[index]);
             let lost = std::mem::replace(lost, nothing());
             format!("lost: {} {lost:?}", subjects[index])
         }
@@ -165,9 +163,7 @@ fn damage(transaction: &mut Transaction, numbers: (usize, usize, usize)) -> Stri
                 _ => false,
             };
             let Some(index) = of(marks, first) else { return String::new() };
-            let OperationKind::AddRule(_, rule) = &mut operations[index].kind else {
-                unreachable!()
-            };
+            let rule = rule_of(&mut operations[index]);
             for statement in &mut rule.statements {
                 if let Statement::MarkOr(bits) | Statement::MarkSet(bits) = statement {
                     *bits <<= 1;
