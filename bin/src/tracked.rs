@@ -6,10 +6,12 @@ use std::{
 };
 
 use switchyard_core::{
+    explain::{Known, Picture},
     objects::{Event, Kind},
     proxier::Profile,
     track::Tracker,
 };
+use switchyard_kernel::{netlink::Error, route};
 use switchyard_sources::manifests::{self, ManifestsError};
 
 use crate::config::settings::Settings;
@@ -46,4 +48,13 @@ pub fn tracked(
         writeln!(problems, "{problem}")?;
     }
     Ok(tracker)
+}
+
+/// Returns what the tracker knows with the addresses of this host: as the running proxy, and unlike
+/// commands that answer on any machine.
+pub fn picture(mut tracker: Tracker) -> Result<Picture, Error> {
+    tracker.set_interface_addresses(route::interface_addresses()?);
+    tracker.resolve();
+    let services = tracker.names().filter_map(|name| tracker.service(name, &|_| true)).collect();
+    Ok(Picture { node: Known::node(&tracker), services })
 }

@@ -9,10 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::{
-    explain::{Known, Picture},
-    proxier::Mode,
-};
+use switchyard_core::{explain::Picture, proxier::Mode};
 use switchyard_kernel::{
     families,
     nftables::{Family, Table},
@@ -72,15 +69,8 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             // No proxy is asked for its mode.
             loaded.named_mode().map_or(Ok(()), |mode| check_mode(mode.as_str()))?;
             let problems = &mut io::stderr().lock();
-            let mut tracker =
-                tracked::tracked(settings, directory, &switchyard_nft::PROFILE, problems)?;
-            // As the running proxy, and unlike commands that answer on any machine.
-            tracker.set_interface_addresses(route::interface_addresses()?);
-            tracker.resolve();
-            let names = Known::names(&tracker);
-            let services =
-                names.filter_map(|name| Known::service(&tracker, name, &|_| true)).collect();
-            Picture { node: Known::node(&tracker), services }
+            let profile = &switchyard_nft::PROFILE;
+            tracked::picture(tracked::tracked(settings, directory, profile, problems)?)?
         }
         (None, _) => return compare_running(&explain::socket(flags), settings, limits),
     };

@@ -8,7 +8,7 @@ use std::{
 };
 
 use switchyard_core::{
-    explain::{Known as Facts, KnownService, Picture},
+    explain::KnownService,
     model::{Code, IpFamily, Protocol},
     objects::{Event, Kind},
     proxier::Mode,
@@ -47,7 +47,7 @@ pub(super) fn see(known: &Known) -> Result<Seen, NotMade> {
     let settings = known.loaded.with_mode(known.likely_mode())?;
     let profile = switchyard_nft::PROFILE;
     let mut is_cut = false;
-    let mut tracker = match &settings.source {
+    let tracker = match &settings.source {
         SourceSettings::Manifests(directory) => {
             tracked::tracked(&settings, directory, &profile, &mut io::sink())?
         }
@@ -70,11 +70,7 @@ pub(super) fn see(known: &Known) -> Result<Seen, NotMade> {
             tracker
         }
     };
-    let addresses = route::interface_addresses()?;
-    tracker.set_interface_addresses(addresses.iter().copied());
-    tracker.resolve();
-    let services = tracker.names().filter_map(|name| tracker.service(name, &|_| true)).collect();
-    Ok(Seen { picture: Picture { node: Facts::node(&tracker), services }, is_cut })
+    Ok(Seen { picture: tracked::picture(tracker)?, is_cut })
 }
 
 /// The frontends of a Service in a family, with their ports and protocol.
