@@ -33,6 +33,9 @@ const LOST: &str = "the kernel had no room for some events, which may be of this
 
 /// Why a packet is not compared that was to be dropped, and was not seen again.
 const HIDDEN: &str = "rules of iptables-legacy do not show, and may have dropped it";
+/// Why a packet may not have been seen again.
+const UNSEEN: &str = "it was not seen again after these chains: no route, rp_filter, or rules that \
+    are not in nf_tables";
 
 /// An answer of `switchyard explain`, as far as it is compared.
 #[derive(Clone, Debug, Deserialize)]
@@ -249,32 +252,15 @@ impl Forecast {
         if packet.fate == Fate::Unseen && end != "pool" && own.may_hide {
             return Agreement::NotCompared(format!("{HIDDEN}. Explained was: {}", self.sentence));
         }
-        Agreement::Differs(match packet.fate {
-            Fate::Dropped if !is_ours => {
-                format!(
-                    "a rule that is not Switchyard's dropped it. Explained was: {}",
-                    self.sentence
-                )
-            }
-            Fate::Unseen => format!(
-                "it was not seen again after these chains: no route, rp_filter, or rules that are not \
-                 in nf_tables. Explained was: {}",
-                self.sentence
-            ),
-            _ if reached && self.verdict == "drops" => {
-                format!("it was not dropped. Explained was: {}", self.sentence)
-            }
-            _ if reached && to == packet.first.destination => {
-                format!("its destination was not translated. Explained was: {}", self.sentence)
-            }
-            _ if reached => {
-                format!(
-                    "{to} is no endpoint that this client gets. Explained was: {}",
-                    self.sentence
-                )
-            }
-            _ => format!("explained was: {}", self.sentence),
-        })
+        let why = match packet.fate {
+            Fate::Dropped if !is_ours => "a rule that is not Switchyard's dropped it",
+            Fate::Unseen => UNSEEN,
+            _ if reached && self.verdict == "drops" => "it was not dropped",
+            _ if reached && to == packet.first.destination => "its destination was not translated",
+            _ if reached => &format!("{to} is no endpoint that this client gets"),
+            _ => return Agreement::Differs(format!("explained was: {}", self.sentence)),
+        };
+        Agreement::Differs(format!("{why}. Explained was: {}", self.sentence))
     }
 
     /// Whether the packet may go to this endpoint: one of a connection that exists, to any.
