@@ -113,21 +113,14 @@ struct Explained {
 fn explained(question: &Question, known: &Tracker) -> Explained {
     let answer = explain(question, known);
     let addresses = Known::node(known).addresses;
-    let Some(name) = service_of(&answer) else {
-        return Explained {
-            answer,
-            is_unsynced: false,
-            is_synced: false,
-            expected: None,
-            addresses,
-        };
-    };
     let transition = known.transition();
-    let is_synced =
-        !transition.ports().any(|port| port.id.name.service == name && is_changed(&port));
-    let is_unsynced = transition.before().is_some() && !is_synced;
-    let is_synced = transition.before().is_some() && is_synced && !transition.node_changed();
-    let expected = if is_synced { Expected::new(&name, known) } else { None };
+    // Nothing is programmed before the first sync.
+    let name = service_of(&answer).filter(|_| transition.before().is_some());
+    let is_unsynced = name.as_ref().is_some_and(|name| {
+        transition.ports().any(|port| port.id.name.service == *name && is_changed(&port))
+    });
+    let is_synced = name.is_some() && !is_unsynced && !transition.node_changed();
+    let expected = name.filter(|_| is_synced).and_then(|name| Expected::new(&name, known));
     Explained { answer, is_unsynced, is_synced, expected, addresses }
 }
 
