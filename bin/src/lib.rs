@@ -27,6 +27,8 @@ use crate::{
     render::RenderError,
 };
 
+pub use crate::config::text::check as check_configuration;
+
 mod api_addresses;
 mod backends;
 mod comparison;
@@ -58,12 +60,6 @@ mod top;
 mod trace;
 mod tracked;
 mod verify;
-
-/// Decodes and checks the text of a configuration file, and returns what would be written for it.
-/// For fuzzing.
-pub fn check_configuration(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
-    config::text::check(text)
-}
 
 /// The error of an action. Its exit status is 1, as with kube-proxy.
 type Failure = Box<dyn Error + Send + Sync>;
