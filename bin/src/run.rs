@@ -168,7 +168,7 @@ pub fn run(
     let status = StatusSources {
         board,
         health: proxy.health(),
-        table: Arc::clone(metrics.table_usage()),
+        table: Arc::clone(&metrics.table.usage),
         watches,
         client: client.health.clone(),
         node: settings.node.node_name.clone(),
@@ -188,7 +188,7 @@ pub fn run(
         proxy.connections(),
         recorder.clone(),
     );
-    let table = node_events::watch_table(Arc::clone(metrics.table_usage()), recorder.clone());
+    let table = node_events::watch_table(Arc::clone(&metrics.table.usage), recorder.clone());
     let (shown, board) = (Arc::clone(&metrics), Arc::clone(&status.board));
     let counting = destinations.zip(settings.conntrack_services).map(|(destinations, period)| {
         count_for_ever(

@@ -221,7 +221,7 @@ impl Reloader {
             err = why.as_str(),
             "Invalid configuration file; keeping the previous configuration"
         );
-        self.parts.metrics.config_reloaded(Reload::Rejected);
+        self.parts.metrics.reloads.reloaded(Reload::Rejected);
         self.parts.recorder.record(Event::configuration_rejected(why));
     }
 
@@ -255,7 +255,7 @@ impl Reloader {
             tracing::info!("Configuration applied");
             Reload::Applied
         };
-        self.parts.metrics.config_reloaded(result);
+        self.parts.metrics.reloads.reloaded(result);
         result
     }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use prometheus::{IntCounterVec, IntGaugeVec};
+use prometheus::IntCounterVec;
 use switchyard::conntrack::Usage;
 use switchyard_core::model::ServiceName;
 
-use super::maker::{Maker, metrics};
+use super::maker::{Maker, metrics, set};
 use crate::observability::conntrack::{Shares, TableUsage};
 
 metrics! {
@@ -31,8 +31,9 @@ metrics! {
     }
 }
 
-pub(super) struct TableMetrics {
-    pub(super) usage: Arc<TableUsage>,
+pub struct TableMetrics {
+    /// The use of the table, which others may ask for as well.
+    pub usage: Arc<TableUsage>,
     series: Series,
 }
 
@@ -69,10 +70,6 @@ impl TableMetrics {
             set(&self.series.stuck, &[], stuck);
         }
     }
-}
-
-fn set(gauges: &IntGaugeVec, labels: &[&str], value: u64) {
-    gauges.with_label_values(labels).set(value.try_into().unwrap_or(i64::MAX));
 }
 
 /// Raises a counter to this value.

@@ -107,6 +107,11 @@ impl<'a> Maker<'a> {
     }
 }
 
+/// Sets the gauge that has these labels.
+pub(super) fn set(gauges: &IntGaugeVec, labels: &[&str], value: impl TryInto<i64>) {
+    gauges.with_label_values(labels).set(value.try_into().unwrap_or(i64::MAX));
+}
+
 /// The type of the metrics that a method of [`Maker`] makes.
 macro_rules! made_by {
     (counter) => {

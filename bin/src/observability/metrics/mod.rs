@@ -36,15 +36,12 @@ use switchyard_core::{
 };
 use switchyard_userspace::forwarder::Counters;
 
-use super::{
-    conntrack::{Shares, TableUsage},
-    status::StatusSources,
-};
+use super::{conntrack::Shares, status::StatusSources};
 use crate::objects::ClientState;
 
 use self::{
     conntrack::TableMetrics,
-    maker::Maker,
+    maker::{Maker, set},
     ours::OurMetrics,
     process::ProcessMetrics,
     reloads::ReloadMetrics,
@@ -61,8 +58,9 @@ pub use self::{reloads::Reload, requests::RequestMetrics};
 pub struct Metrics {
     registry: Registry,
     families: Vec<IpFamily>,
-    process: ProcessMetrics,
-    sli: SliMetrics,
+    pub process: ProcessMetrics,
+    /// The metrics of this program's own health checks.
+    pub sli: SliMetrics,
     /// `kubeproxy_proxy_healthz_total`
     pub healthz: IntCounterVec,
     /// `kubeproxy_proxy_livez_total`
@@ -75,10 +73,10 @@ pub struct Metrics {
     nftables: Option<NftablesMetrics>,
     iptables: Option<IptablesMetrics>,
     conntrack: Option<ConntrackMetrics>,
-    table: TableMetrics,
+    pub table: TableMetrics,
     userspace: Option<UserspaceMetrics>,
     ours: OurMetrics,
-    reloads: ReloadMetrics,
+    pub reloads: ReloadMetrics,
     /// `kubernetes_feature_enabled`
     gates: IntGaugeVec,
     /// The number of Service ports at the last count.
@@ -101,6 +99,8 @@ impl Metrics {
     ) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let make = Maker::new(&registry);
+        let make_in = |modes: &[Mode]| modes.contains(&mode).then_some(&make);
+        let nftables = make_in(&[Mode::NFTABLES]).map(NftablesMetrics::new).transpose()?;
         ours::register_build(&make)?;
         Ok(Self {
             families: families.to_vec(),
@@ -116,27 +116,18 @@ impl Metrics {
             )?,
             requests: RequestMetrics::new(&make)?,
             sync: SyncMetrics::new(&make)?,
-            extent: match mode {
-                Mode::NFTABLES | Mode::IPTABLES => Some(ExtentMetrics::new(&make)?),
-                _ => None,
-            },
+            extent: make_in(&[Mode::NFTABLES, Mode::IPTABLES])
+                .map(ExtentMetrics::new)
+                .transpose()?,
             changes: ChangeMetrics::new(&make, families.len())?,
-            nftables: match mode {
-                Mode::NFTABLES => Some(NftablesMetrics::new(&make)?.with_series(families)),
-                _ => None,
-            },
-            iptables: match mode {
-                Mode::IPTABLES => Some(IptablesMetrics::new(&make)?),
-                _ => None,
-            },
-            conntrack: match mode {
-                Mode::USERSPACE => None,
-                _ => Some(ConntrackMetrics::new(&make)?),
-            },
-            userspace: match mode {
-                Mode::USERSPACE => Some(UserspaceMetrics::new(&make, Arc::clone(traffic))?),
-                _ => None,
-            },
+            nftables: nftables.map(|nftables| nftables.with_series(families)),
+            iptables: make_in(&[Mode::IPTABLES]).map(IptablesMetrics::new).transpose()?,
+            conntrack: make_in(&[Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS])
+                .map(ConntrackMetrics::new)
+                .transpose()?,
+            userspace: make_in(&[Mode::USERSPACE])
+                .map(|make| UserspaceMetrics::new(make, Arc::clone(traffic)))
+                .transpose()?,
             table: TableMetrics::new(&make)?,
             ours: OurMetrics::new(&make)?,
             reloads: ReloadMetrics::new(&make)?,
@@ -166,26 +157,6 @@ impl Metrics {
         self.watches_are_silent(|kind| status.watches.silent(kind));
         status.client.state().into_iter().for_each(|client| self.client_is(client));
         self.text()
-    }
-
-    /// Counts a health check of the metrics server.
-    pub fn pinged(&self) {
-        self.sli.pinged();
-    }
-
-    /// Returns the metrics of health checks in the same format.
-    pub fn slis(&self) -> String {
-        self.sli.text()
-    }
-
-    /// Resets the metrics of health checks.
-    pub fn reset_slis(&self) {
-        self.sli.reset();
-    }
-
-    /// Returns the time when the process started, in seconds since 1970.
-    pub fn process_start(&self) -> Option<u64> {
-        self.process.start()
     }
 
     /// Records the start of the engine.
@@ -227,17 +198,11 @@ impl Metrics {
         self.observe_trigger_times(&outcome.change, outcome.trigger_times, Timestamp::now());
         for &family in &self.families {
             let counts = outcome.no_local_endpoints.get(family);
-            let set = |policy: &str, count: usize| {
-                let gauge =
-                    self.sync.no_local_endpoints.with_label_values(&[family.as_str(), policy]);
-                gauge.set(clamped(count));
-            };
-            set("internal", counts.internal);
-            set("external", counts.external);
-            let unsupported = self.ours.unsupported.with_label_values(&[family.as_str()]);
-            unsupported.set(clamped(*outcome.unsupported.get(family)));
-            let refused = self.ours.refused.with_label_values(&[family.as_str()]);
-            refused.set(clamped(*outcome.refused.get(family)));
+            let (name, no_local) = (family.as_str(), &self.sync.no_local_endpoints);
+            set(no_local, &[name, "internal"], counts.internal);
+            set(no_local, &[name, "external"], counts.external);
+            set(&self.ours.unsupported, &[name], *outcome.unsupported.get(family));
+            set(&self.ours.refused, &[name], *outcome.refused.get(family));
         }
         self.observe_report(outcome);
     }
@@ -281,8 +246,7 @@ impl Metrics {
         if change.is_resync() || before != ports.len() || gone() {
             for family in &self.families {
                 let count = ports.keys().filter(|id| id.family == *family).count();
-                let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
-                gauge.set(clamped(count));
+                set(&self.ours.service_ports, &[family.as_str()], count);
             }
         }
     }
@@ -290,11 +254,6 @@ impl Metrics {
     /// Sets the configured values of the feature gates.
     pub fn set_gates(&self, gates: &BTreeMap<String, bool>) {
         component::set_gates(&self.gates, gates);
-    }
-
-    /// Counts a change of the configuration file's content.
-    pub fn config_reloaded(&self, result: Reload) {
-        self.reloads.reloaded(result);
     }
 
     /// Records a sync that failed.
@@ -359,7 +318,7 @@ impl Metrics {
     pub fn localhost_listeners(&self, open: usize, failures: u64) {
         let Some(nftables) = &self.nftables else { return };
         let labels = [IpFamily::V6.as_str()];
-        nftables.localhost_listeners.with_label_values(&labels).set(clamped(open));
+        set(&nftables.localhost_listeners, &labels, open);
         nftables.localhost_failures.with_label_values(&labels).inc_by(failures);
     }
 
@@ -370,11 +329,6 @@ impl Metrics {
         conntrack.duration.with_label_values(&labels).observe(report.duration.as_secs_f64());
         let deleted = report.deleted.try_into().unwrap_or(u64::MAX);
         conntrack.deleted.with_label_values(&labels).inc_by(deleted);
-    }
-
-    /// Returns the use of connection tracking's table, which the metrics have as well.
-    pub fn table_usage(&self) -> &Arc<TableUsage> {
-        &self.table.usage
     }
 
     /// Records which Services fill connection tracking's table; `None` if that is not known now.
@@ -444,10 +398,6 @@ fn text(registry: &Registry) -> String {
         tracing::error!(err = %ErrorChain(&error), "Failed to print the metrics");
     }
     text
-}
-
-fn clamped(count: usize) -> i64 {
-    count.try_into().unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

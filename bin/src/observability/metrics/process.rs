@@ -8,7 +8,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use super::maker::Maker;
 
 /// CPU time, memory, file descriptors, network traffic and start of this process.
-pub(super) struct ProcessMetrics {
+pub struct ProcessMetrics {
     cpu: Counter,
     resident: IntGauge,
     virtual_size: IntGauge,
@@ -91,7 +91,8 @@ impl ProcessMetrics {
         Ok(metrics)
     }
 
-    pub(super) fn start(&self) -> Option<u64> {
+    /// Returns the time when the process started, in seconds since 1970.
+    pub fn start(&self) -> Option<u64> {
         self.start
     }
 
@@ -99,7 +100,7 @@ impl ProcessMetrics {
     /// counter.
     pub(super) fn refresh(&self) {
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            self.open_files.set(super::clamped(entries.count()));
+            self.open_files.set(entries.count().try_into().unwrap_or(i64::MAX));
         }
         if let Ok(limits) = fs::read_to_string("/proc/self/limits") {
             for (gauge, name) in

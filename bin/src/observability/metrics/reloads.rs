@@ -31,7 +31,7 @@ impl Reload {
 }
 
 /// The metrics of the configuration file, which kube-proxy does not have.
-pub(super) struct ReloadMetrics {
+pub struct ReloadMetrics {
     total: IntCounterVec,
     in_effect: IntGauge,
 }
@@ -55,7 +55,8 @@ impl ReloadMetrics {
         Ok(Self { total, in_effect })
     }
 
-    pub(super) fn reloaded(&self, result: Reload) {
+    /// Counts a change of the file's content.
+    pub fn reloaded(&self, result: Reload) {
         self.total.with_label_values(&[result.as_str()]).inc();
         let is_in_effect = matches!(result, Reload::Applied | Reload::Unchanged);
         self.in_effect.set(is_in_effect.into());

@@ -9,7 +9,7 @@ const PING: &str = "ping";
 const HEALTHZ: &str = "healthz";
 
 /// The metrics, in their own registry, since they have their own path.
-pub(super) struct SliMetrics {
+pub struct SliMetrics {
     registry: Registry,
     last: IntGaugeVec,
     total: IntCounterVec,
@@ -35,16 +35,17 @@ impl SliMetrics {
     }
 
     /// Records that the check succeeded.
-    pub(super) fn pinged(&self) {
+    pub fn pinged(&self) {
         self.last.with_label_values(&[PING, HEALTHZ]).set(1);
         self.total.with_label_values(&[PING, "success", HEALTHZ]).inc();
     }
 
-    pub(super) fn text(&self) -> String {
+    /// Returns the metrics in Prometheus' text format.
+    pub fn text(&self) -> String {
         super::text(&self.registry)
     }
 
-    pub(super) fn reset(&self) {
+    pub fn reset(&self) {
         self.last.reset();
         self.total.reset();
     }

@@ -54,7 +54,7 @@ fn old_trigger_times_do_not_count() {
     let metrics = Metrics::for_tests();
     let change = partial(IpFamily::V6);
     let now = Timestamp::now() + Duration::from_secs(3);
-    let start = metrics.process_start().unwrap();
+    let start = metrics.process.start().unwrap();
     let before = Timestamp::from_second(start as i64 - 5).unwrap();
     let recent = (now - Duration::from_secs(2)).to_string();
     let times =

@@ -8,7 +8,7 @@ use switchyard_core::{
     proxier::{RefusedAttempt, RuleCount},
 };
 
-use super::maker::{FAMILY, Maker, metrics};
+use super::maker::{FAMILY, Maker, metrics, set};
 
 /// The buckets of sync durations, from 1 ms to 16.384 s.
 fn sync_buckets() -> prometheus::Result<Vec<f64>> {
@@ -158,8 +158,8 @@ impl IptablesMetrics {
     pub(super) fn set_rules(&self, rules: &[RuleCount]) {
         for count in rules {
             let labels = [count.table, count.family.as_str()];
-            self.owned.with_label_values(&labels).set(clamped(count.owned));
-            self.written.with_label_values(&labels).set(clamped(count.written));
+            set(&self.owned, &labels, count.owned);
+            set(&self.written, &labels, count.written);
         }
     }
 
@@ -173,10 +173,6 @@ impl IptablesMetrics {
             }
         }
     }
-}
-
-fn clamped(count: u64) -> i64 {
-    count.try_into().unwrap_or(i64::MAX)
 }
 
 metrics! {

@@ -110,7 +110,7 @@ impl MetricsHandler {
             return answer(status, PLAIN_TEXT, "cannot write the metrics\n");
         };
         let mut answer = answer(StatusCode::OK, METRICS, text);
-        if let Some(start) = self.metrics.process_start() {
+        if let Some(start) = self.metrics.process.start() {
             with_header(&mut answer, PROCESS_START, HeaderValue::from(start));
         }
         answer
@@ -118,10 +118,10 @@ impl MetricsHandler {
 
     fn slis(&self, request: &Request<Bytes>) -> Answer {
         if *request.method() == Method::DELETE {
-            self.metrics.reset_slis();
+            self.metrics.sli.reset();
             return ok("metrics reset\n");
         }
-        answer(StatusCode::OK, METRICS, self.metrics.slis())
+        answer(StatusCode::OK, METRICS, self.metrics.sli.text())
     }
 
     /// Returns the status as JSON or as a page for those that ask for it, else as text.
@@ -156,7 +156,7 @@ impl MetricsHandler {
 
     /// Returns the answer to the only health check, `ping`, which any answer passes.
     fn healthz(&self, query: &str) -> Answer {
-        self.metrics.pinged();
+        self.metrics.sli.pinged();
         let is_verbose = query.split('&').any(|word| word.split('=').next() == Some("verbose"));
         ok(if is_verbose { "[+]ping ok\nhealthz check passed\n" } else { "ok" })
     }

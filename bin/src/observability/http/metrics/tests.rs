@@ -27,7 +27,7 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
     let status = StatusSources {
         board: Arc::default(),
         health: Arc::new(ProxyHealth::new(Duration::from_secs(60))),
-        table: Arc::clone(metrics.table_usage()),
+        table: Arc::clone(&metrics.table.usage),
         watches: WatchHealth::new(),
         client: Default::default(),
         node: "node-1".to_owned(),
@@ -115,7 +115,7 @@ async fn clients_that_ask_together_share_a_text() {
     // The first may have begun before the others asked.
     assert!(texts.len() <= 2, "{}", texts.len());
     let before = handler.metrics.text();
-    handler.metrics.config_reloaded(Reload::Rejected);
+    handler.metrics.reloads.reloaded(Reload::Rejected);
     let answer = handler.prepare(&request).unwrap().await;
     let after = answer.into_body().collect().await.unwrap().to_bytes();
     let rejected = "reloads_total{result=\"rejected\"} 1";
