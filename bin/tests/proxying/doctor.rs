@@ -304,8 +304,7 @@ fn a_mode_that_cannot_be_used_is_found() {
 fn checks_that_cannot_be_made_say_so() {
     let namespace = node();
     let place = Place::new();
-    let mut command = namespace.0.command("setpriv");
-    command.args(AS_USER.split(' ')).arg(place.program());
+    let mut command = place.command(&namespace, AS_USER);
     let output = command.args(["doctor", "--hostname-override=n"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");

@@ -2,6 +2,7 @@
 //! when ours are there, and the program ends when its configuration has another mode.
 
 use std::{
+    ffi::OsStr,
     fs,
     os::unix::fs::symlink,
     path::Path,
@@ -35,11 +36,18 @@ fn arguments(name: &str) -> Vec<String> {
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }
 
-fn kube_proxy(namespace: &Namespace, directory: &Path, arguments: &[String]) -> Command {
-    let path = directory.join("kube-proxy");
-    let mut command = namespace.0.command(path.to_str().unwrap());
+fn kube_proxy(namespace: &Namespace, directory: &Path, arguments: &[impl AsRef<OsStr>]) -> Command {
+    let mut command = namespace.0.command(directory.join("kube-proxy"));
     command.args(arguments);
     command
+}
+
+/// The log of a program that succeeded.
+#[track_caller]
+fn succeeded(output: Output) -> String {
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    log
 }
 
 fn manifests(directory: &Path) -> String {
@@ -125,10 +133,8 @@ fn flags_of_other_installers_start_unchanged() {
 fn preparing_the_node_is_all_that_init_only_does() {
     let namespace = Namespace::new();
     let directory = node();
-    let all = ["--init-only", "--conntrack-max-per-core=0", "--conntrack-udp-timeout=77s"]
-        .map(str::to_owned);
-    let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let all = ["--init-only", "--conntrack-max-per-core=0", "--conntrack-udp-timeout=77s"];
+    succeeded(kube_proxy(&namespace, directory.path(), &all).output().unwrap());
     let setting = |name| namespace.0.setting(name).unwrap();
     assert_eq!(setting("netfilter/nf_conntrack_udp_timeout"), "77");
     let established = setting("netfilter/nf_conntrack_tcp_timeout_established");
@@ -143,9 +149,8 @@ fn preparing_the_node_is_all_that_init_only_does() {
     ] {
         namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", "0")]).unwrap();
         let mode = format!("--proxy-mode={mode}");
-        let all = ["--init-only", "--conntrack-max-per-core=0", &mode, argument].map(str::to_owned);
-        let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let all = ["--init-only", "--conntrack-max-per-core=0", &mode, argument];
+        succeeded(kube_proxy(&namespace, directory.path(), &all).output().unwrap());
         assert_eq!(setting("ipv4/conf/all/route_localnet"), expected, "{mode:?} {argument}");
     }
 }
@@ -166,10 +171,7 @@ fn init_only_does_without_localhost() {
         "--conntrack-max-per-core=0",
         "--conntrack-udp-timeout=77s",
     ];
-    let output =
-        kube_proxy(&namespace, directory.path(), &all.map(str::to_owned)).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let log = String::from_utf8(output.stderr).unwrap();
+    let log = succeeded(kube_proxy(&namespace, directory.path(), &all).output().unwrap());
     assert!(log.contains("\"Node not prepared for localhost node ports\" err="), "{log}");
     let setting = |name| namespace.0.setting(name).unwrap();
     assert_eq!(setting("ipv4/conf/all/route_localnet"), "0");
@@ -200,9 +202,7 @@ fn a_default_that_cannot_be_set_does_not_keep_a_node_from_being_prepared() {
     command.args(["-m", "sh", "-c", script]).arg(limit);
     command.args(["/proc/sys/net/netfilter/nf_conntrack_max", env!("CARGO_BIN_EXE_switchyard")]);
     command.args(["--master=http://127.0.0.1:1", "--proxy-mode=userspace", "--init-only"]);
-    let output = command.output().unwrap();
-    let log = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{log}");
+    let log = succeeded(command.output().unwrap());
     let warning = "\"Failed to set conntrack limits and timeouts\" err=\"cannot change";
     assert!(log.contains(warning) && log.contains("\"Node prepared\""), "{log}");
 }
@@ -214,8 +214,8 @@ fn the_first_mode_that_works_is_used() {
     let programs = directory.path().join("programs");
     fs::create_dir(&programs).unwrap();
     // Without the program that this transport needs, nftables cannot be used.
-    let all = ["--nft-transport=json", "--userspace-capture=iptables"].map(str::to_owned);
-    let all = [&all[..], &[manifests(directory.path())]].concat();
+    let manifests = manifests(directory.path());
+    let all = ["--nft-transport=json", "--userspace-capture=iptables", &manifests];
     let mut command = kube_proxy(&namespace, directory.path(), &all);
     let log = failed(command.env("PATH", &programs).output().unwrap());
     let last = log.lines().last().unwrap();
@@ -287,9 +287,7 @@ fn the_other_modes_rules_go_when_ours_are_there() {
     run_in(&namespace, directory.path(), "iptables", || has_chains() && !has_table());
 
     for _ in 0..2 {
-        let cleanup = ["--cleanup".to_owned()];
-        let output = kube_proxy(&namespace, directory.path(), &cleanup).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        succeeded(kube_proxy(&namespace, directory.path(), &["--cleanup"]).output().unwrap());
         assert!(!has_chains() && !has_table());
     }
 }

@@ -30,11 +30,7 @@ fn more() -> String {
     web("more", "10.96.0.11", "198.51.100.2", 30081)
 }
 
-/// A configuration of nftables mode with these fields.
-fn configuration(fields: &str) -> String {
-    in_mode("nftables", fields)
-}
-
+/// A configuration of this mode with these fields.
 fn in_mode(mode: &str, fields: &str) -> String {
     format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
@@ -294,7 +290,7 @@ fn a_mode_that_cannot_be_run_is_rejected() {
     command.env("PATH", running.directory.path());
     let mut running = Running { program: Program::spawn(command), ..running };
     running.namespace.wait_for_service_ports(1);
-    running.config.exchange(&configuration("").replace("nftables", "iptables"));
+    running.config.exchange(&in_mode("iptables", ""));
     let name = "switchyard_config_reloads_total{result=\"rejected\"}";
     running.namespace.wait(METRICS, "/metrics", |_, text| metric_values(text, name) == [1.0]);
     let log = running.log();
@@ -311,10 +307,8 @@ fn from_cluster(cluster: &Cluster, namespace: &Namespace, fields: &str) -> (Conf
 /// A configuration that leads to this cluster.
 fn of_cluster(cluster: &Cluster, fields: &str) -> String {
     let kubeconfig = cluster.directory.path().join("kubeconfig");
-    configuration(&format!(
-        "clientConnection: {{kubeconfig: {}}}\nconntrack: {{maxPerCore: 0}}\n{fields}",
-        kubeconfig.display()
-    ))
+    let client = format!("clientConnection: {{kubeconfig: {}}}\n", kubeconfig.display());
+    in_mode("nftables", &format!("{client}conntrack: {{maxPerCore: 0}}\n{fields}"))
 }
 
 #[test]

@@ -40,15 +40,23 @@ impl Place {
         self.0.path().join("switchyard")
     }
 
+    fn manifests(&self) -> String {
+        format!("--manifests={}", self.0.path().join("manifests").display())
+    }
+
+    /// The program in the namespace, after `setpriv` with these arguments.
+    pub(crate) fn command(&self, namespace: &Namespace, setpriv: &str) -> Command {
+        let mut command = namespace.0.command("setpriv");
+        command.args(setpriv.split(' ')).arg(self.program());
+        command
+    }
+
     /// Runs the program after `setpriv` with these arguments until it is healthy and `done`.
     #[track_caller]
     fn run(&self, namespace: &Namespace, setpriv: &str, mode: &str, done: impl Fn() -> bool) {
-        let mut command: Command = namespace.0.command("setpriv");
-        command
-            .args(setpriv.split(' '))
-            .arg(self.program())
-            .arg(format!("--manifests={}", self.0.path().join("manifests").display()))
-            .args(["--hostname-override=node-1", &format!("--proxy-mode={mode}")]);
+        let mut command = self.command(namespace, setpriv);
+        command.args([&self.manifests(), "--hostname-override=node-1"]);
+        command.arg(format!("--proxy-mode={mode}"));
         let _program = Program::spawn(command);
         namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
         until(mode, done);
@@ -81,7 +89,7 @@ fn programs_that_are_called_have_what_the_file_grants() {
 fn without_the_capability_programs_end_and_name_it() {
     let namespace = Namespace::new();
     let place = Place::new();
-    let manifests = format!("--manifests={}", place.0.path().join("manifests").display());
+    let manifests = place.manifests();
     let master = "--master=http://127.0.0.1:1";
     let other = "; without CAP_NET_ADMIN, --proxy-mode userspace serves clients on this machine";
     for (arguments, status, expected) in [
@@ -91,9 +99,7 @@ fn without_the_capability_programs_end_and_name_it() {
         (&[master, "--proxy-mode=userspace", "--init-only"], 1, &["could not set conntrack"]),
         (&["verify", &manifests], 3, &["switchyard verify: verifying needs CAP_NET_ADMIN"]),
     ] {
-        let mut command = namespace.0.command("setpriv");
-        command.args(AS_USER.split(' ')).arg(place.program()).args(arguments);
-        let output = command.output().unwrap();
+        let output = place.command(&namespace, AS_USER).args(arguments).output().unwrap();
         let log = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(status), "{arguments:?} {log}");
         assert!(expected.iter().all(|part| log.contains(part)), "{arguments:?} {log}");
@@ -105,9 +111,9 @@ fn owned_addresses_need_the_privilege_to_listen_on_every_port() {
     let namespace = Namespace::new();
     let place = Place::new();
     let start = || {
-        let mut command: Command = namespace.0.command("setpriv");
-        command.args(WITH_CAPABILITY.split(' ')).arg(place.program()).args([
-            &format!("--manifests={}", place.0.path().join("manifests").display()),
+        let mut command = place.command(&namespace, WITH_CAPABILITY);
+        command.args([
+            &place.manifests(),
             "--hostname-override=node-1",
             "--proxy-mode=userspace",
             "--userspace-capture=addresses",
@@ -131,17 +137,16 @@ fn without_its_setting_localhost_is_left_out() {
     for (mode, prepared) in [("nftables", "0"), ("nftables", "1"), ("iptables", "0")] {
         let namespace = Namespace::new();
         let place = Place::new();
-        let manifests = place.0.path().join("manifests");
         let spec = "type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]";
         let web = service("web", spec) + &slice("web", "8080", "{addresses: [192.0.2.1]}");
-        fs::write(manifests.join("web.yaml"), web).unwrap();
+        fs::write(place.0.path().join("manifests/web.yaml"), web).unwrap();
         namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", prepared)]).unwrap();
         let _server = EchoServer::start(&namespace.0, "web", 8080, &[Protocol::Tcp]).unwrap();
         let mut command = namespace.0.command("unshare");
         command
             .args(["-m", "sh", "-c", READ_ONLY_SYSCTLS, "sh"])
             .arg(place.program())
-            .arg(format!("--manifests={}", manifests.display()))
+            .arg(place.manifests())
             .args(["--hostname-override=node-1", "--nodeport-addresses=primary,localhost"])
             .arg(format!("--proxy-mode={mode}"));
         let program = Program::spawn(command);
