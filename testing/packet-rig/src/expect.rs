@@ -55,7 +55,7 @@ pub enum Seen {
 /// The one host that servers see instead of the clients of this target: the node, if the proxy is
 /// one in user space. `None` if the target is a server itself.
 fn seen_instead(topology: &Topology, seen: Seen, target: Target) -> Option<&'static str> {
-    let is_proxied = match topology.places().iter().find(|place| place.has(target.address.ip())) {
+    let is_proxied = match topology.owner(target.address) {
         Some(place) => place.name == Topology::NODE && NODE_PORTS.contains(&target.address.port()),
         None => true,
     };
@@ -71,7 +71,7 @@ pub fn check(
     memory: &mut Memory,
 ) -> Result<Result<(), Mismatch>> {
     let places =
-        plan.from.iter().map(|name| find(topology, name)).collect::<Result<Vec<&Place>>>()?;
+        plan.from.iter().map(|name| topology.place(name)).collect::<Result<Vec<&Place>>>()?;
     match &plan.expect {
         Expectation::Fails(failure) => check_failures(&places, plan, *failure),
         Expectation::Reaches(reaches) => {
@@ -79,10 +79,6 @@ pub fn check(
                 .check(&places, memory)
         }
     }
-}
-
-fn find<'a>(topology: &'a Topology, name: &str) -> Result<&'a Place> {
-    topology.place(name).ok_or_else(|| RigError::Setup(format!("there is no place {name}")))
 }
 
 /// Whether a server (its name is its place's, perhaps with a suffix) is at this place.
@@ -242,7 +238,7 @@ impl Answers<'_> {
                 Some(source) => source == seen.ip(),
                 None => place.has(seen.ip()),
             },
-            Some(other) => self.topology.place(other).is_some_and(|place| place.has(seen.ip())),
+            Some(other) => self.topology.place(other).is_ok_and(|place| place.has(seen.ip())),
         };
         match seen_as_expected {
             true => Ok(endpoint.clone()),

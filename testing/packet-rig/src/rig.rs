@@ -14,7 +14,7 @@ use crate::{
         Case, Expectation, HttpPlan, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, ServerPlan,
     },
     echo::EchoServer,
-    error::{Result, RigError, chain},
+    error::{Result, chain},
     expect::{self, Memory},
     http,
     kube_proxy::{self, ManifestServer},
@@ -182,12 +182,8 @@ impl Rig {
     }
 
     pub fn place(&self, name: &str) -> Result<&Place> {
-        self.topology.place(name).ok_or_else(|| no_such_place(name))
+        self.topology.place(name)
     }
-}
-
-fn no_such_place(name: &str) -> RigError {
-    RigError::Setup(format!("there is no place {name}"))
 }
 
 /// Repeats `check` until it succeeds, or the time to settle is over, but once at least: a machine
@@ -249,9 +245,9 @@ fn start_servers(topology: &Topology, plans: &[ServerPlan]) -> Result<Vec<EchoSe
     let mut servers = usual.collect::<Result<Vec<_>>>()?;
     for plan in plans {
         for name in &plan.at {
-            let place = topology.place(name).ok_or_else(|| no_such_place(name))?;
+            let namespace = &topology.place(name)?.namespace;
             let name = format!("{name}{}", plan.suffix);
-            servers.push(EchoServer::start(&place.namespace, &name, plan.port, &plan.protocols)?);
+            servers.push(EchoServer::start(namespace, &name, plan.port, &plan.protocols)?);
         }
     }
     Ok(servers)

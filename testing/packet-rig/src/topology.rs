@@ -25,7 +25,7 @@ use serde::Deserialize;
 
 use crate::{
     address::{self, Addresses, MORE_CLIENT_ADDRESSES, SERVICE_NETWORKS},
-    error::Result,
+    error::{Result, RigError},
     netns::NetNs,
 };
 
@@ -160,8 +160,9 @@ impl Topology {
         self.places[0].namespace.add_programs(directory);
     }
 
-    pub fn place(&self, name: &str) -> Option<&Place> {
-        self.places.iter().find(|place| place.name == name)
+    pub fn place(&self, name: &str) -> Result<&Place> {
+        let found = self.places.iter().find(|place| place.name == name);
+        found.ok_or_else(|| RigError::Setup(format!("there is no place {name}")))
     }
 
     /// Every place: nodes, client, pods.

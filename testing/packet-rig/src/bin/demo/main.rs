@@ -84,10 +84,10 @@ fn cluster(binary: PathBuf, board: &'static Board, display: &mut Display) -> Res
     let mut places = vec![("a", 1, 0), ("b", 1, 1)];
     places.extend(pods.iter().map(|(name, node, index)| (name.as_str(), *node, *index)));
     let topology = Topology::with_pods(Layout::Routed, &places)?;
-    let servers = pods.iter().filter_map(|(name, ..)| topology.place(name));
-    let start =
-        |pod: &packet_rig::Place| EchoServer::start(&pod.namespace, &pod.name, 8080, &PROTOCOLS);
-    let _servers = servers.map(start).collect::<Result<Vec<_>, _>>()?;
+    let start = |(name, ..): &(String, u8, u8)| {
+        EchoServer::start(&topology.place(name)?.namespace, name, 8080, &PROTOCOLS)
+    };
+    let _servers = pods.iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let node = &topology.node().namespace;
     let manifests = Manifests::new(str::to_owned)?;
     let log = manifests.path("proxy.log");
@@ -100,10 +100,7 @@ fn cluster(binary: PathBuf, board: &'static Board, display: &mut Display) -> Res
     display.say(format!("switchyard (pid {pid}) follows the manifests: ready in {ready}"));
     let target = |text: &&str| text.rsplit(' ').next().unwrap_or(text).parse::<Target>();
     let targets = show.roles().iter().map(|role| role.frontends.iter().map(target).collect());
-    let origin = |place: &str| {
-        let place = topology.place(place).ok_or("a client has no such place")?;
-        Ok((Some(place.namespace.clone()), None))
-    };
+    let origin = |place: &str| Ok((Some(topology.place(place)?.namespace.clone()), None));
     let traffic = traffic::start(&targets.collect::<Result<Vec<_>, _>>()?, origin, board)?;
     let mut lines = Script { manifests, board, display }.cluster(node, &mut proxy)?;
     traffic::finish(traffic, board)?;
