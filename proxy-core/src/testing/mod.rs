@@ -56,8 +56,7 @@ pub use self::{
     story::{Process, Telling, arbitrary_telling},
     strategies::{
         arbitrary_builder, arbitrary_capabilities, arbitrary_config, arbitrary_event,
-        arbitrary_events, arbitrary_node, arbitrary_object, arbitrary_service,
-        arbitrary_service_cidr, arbitrary_slice,
+        arbitrary_events,
     },
     until::until,
 };

@@ -76,10 +76,10 @@ pub fn arbitrary_events(most: usize) -> impl Strategy<Value = Vec<Event>> {
 /// An event.
 pub fn arbitrary_event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        12 => arbitrary_object().prop_map(Event::Apply),
-        3 => arbitrary_object().prop_map(|object| Event::Delete(object.key())),
-        1 => arbitrary_object().prop_map(|object| Event::Malformed {
-            object: object.key(),
+        12 => arbitrary_builder().prop_map(|made| made.apply()),
+        3 => arbitrary_builder().prop_map(|made| made.delete()),
+        1 => arbitrary_builder().prop_map(|made| Event::Malformed {
+            object: made.key(),
             field: "spec".to_owned(),
             message: "cannot be read".to_owned(),
         }),
@@ -91,12 +91,13 @@ pub fn arbitrary_event() -> impl Strategy<Value = Event> {
 /// A list of all objects of one kind.
 fn arbitrary_replace() -> impl Strategy<Value = Event> {
     let of_one_kind = prop_oneof![
-        (Just(Kind::Service), vec(arbitrary_service().boxed(), 0..5)),
-        (Just(Kind::EndpointSlice), vec(arbitrary_slice().boxed(), 0..8)),
-        (Just(Kind::Node), vec(arbitrary_node().boxed(), 0..2)),
-        (Just(Kind::ServiceCidr), vec(arbitrary_service_cidr().boxed(), 0..2)),
+        (Just(Kind::Service), vec(services().boxed(), 0..5)),
+        (Just(Kind::EndpointSlice), vec(slices().boxed(), 0..8)),
+        (Just(Kind::Node), vec(nodes().boxed(), 0..2)),
+        (Just(Kind::ServiceCidr), vec(service_cidrs().boxed(), 0..2)),
     ];
-    (of_one_kind, 0..3usize).prop_map(|((kind, mut objects), unreadable)| {
+    (of_one_kind, 0..3usize).prop_map(|((kind, made), unreadable)| {
+        let mut objects: Vec<Object> = made.iter().map(Builder::object).collect();
         // A list has each object once, and the unreadable ones apart.
         let mut seen = std::collections::HashSet::new();
         objects.retain(|object| seen.insert(object.key()));
@@ -106,19 +107,9 @@ fn arbitrary_replace() -> impl Strategy<Value = Event> {
     })
 }
 
-/// An object of any kind.
-pub fn arbitrary_object() -> impl Strategy<Value = Object> {
-    arbitrary_builder().prop_map(|made| made.object())
-}
-
 /// An object of any kind, in the making.
 pub fn arbitrary_builder() -> impl Strategy<Value = Builder> {
     prop_oneof![5 => services(), 6 => slices(), 1 => nodes(), 1 => service_cidrs()]
-}
-
-/// A Service.
-pub fn arbitrary_service() -> impl Strategy<Value = Object> {
-    services().prop_map(|made| made.object())
 }
 
 fn services() -> impl Strategy<Value = Builder> {
@@ -174,12 +165,8 @@ fn policy(is_local: bool) -> &'static str {
     if is_local { "Local" } else { "Cluster" }
 }
 
-/// An EndpointSlice of one of the Services that [`arbitrary_service`] makes; which one may change
-/// while the slice keeps its name.
-pub fn arbitrary_slice() -> impl Strategy<Value = Object> {
-    slices().prop_map(|made| made.object())
-}
-
+/// EndpointSlices of the Services that [`services`] makes; which one may change while the slice
+/// keeps its name.
 fn slices() -> impl Strategy<Value = Builder> {
     let port = (option::weighted(0.9, select(&PORT_NAMES)), select(&PROTOCOLS), 8080..8082i64);
     let identity = (select(&SERVICES), select(&SERVICES), 0..2u8, any::<bool>());
@@ -238,10 +225,6 @@ fn arbitrary_endpoint() -> impl Strategy<Value = (u8, Value)> {
 }
 
 /// This node's Node, now and then another's.
-pub fn arbitrary_node() -> impl Strategy<Value = Object> {
-    nodes().prop_map(|made| made.object())
-}
-
 fn nodes() -> impl Strategy<Value = Builder> {
     let zone = option::of(select(&["", "east", "west"]));
     let ips = select(&["10.1.2.3", "192.0.2.9", "fd02::1", "127.0.0.1", "nonsense"]);
@@ -259,11 +242,6 @@ fn nodes() -> impl Strategy<Value = Builder> {
             made
         },
     )
-}
-
-/// A ServiceCIDR.
-pub fn arbitrary_service_cidr() -> impl Strategy<Value = Object> {
-    service_cidrs().prop_map(|made| made.object())
 }
 
 fn service_cidrs() -> impl Strategy<Value = Builder> {
