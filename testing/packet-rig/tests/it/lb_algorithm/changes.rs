@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use packet_rig::case::MANIFESTS;
 
-use super::cluster::{Weighted, even, service, settle, slices, slices_of, start};
+use super::cluster::{Weighted, even, service, service_of, settle, slices, slices_of, start};
 use crate::traffic::{Route, Traffic};
 
 /// The time between two changes.
@@ -47,18 +47,9 @@ fn phases() -> Vec<Phase> {
 
 fn manifests((lb_algorithm, web, lasting): &Phase) -> String {
     let lasting: Vec<Weighted> = lasting.iter().copied().enumerate().collect();
-    let annotations =
-        lb_algorithm.map(|lb_algorithm| format!("switchyard/lb-algorithm: {lb_algorithm}"));
-    let other = format!(
-        "
----
-apiVersion: v1
-kind: Service
-metadata: {{name: lasting, annotations: {{{}}}}}
-spec: {{clusterIP: 10.96.0.20, ports: [{{name: u, port: 80, protocol: UDP}}]}}",
-        annotations.unwrap_or_default()
-    );
-    service(*lb_algorithm) + &slices(web) + &other + &slices_of("lasting", &lasting)
+    let spec = "clusterIP: 10.96.0.20, ports: [{name: u, port: 80, protocol: UDP}]";
+    let services = service(*lb_algorithm) + &service_of("lasting", *lb_algorithm, spec);
+    services + &slices(web) + &slices_of("lasting", &lasting)
 }
 
 #[test]

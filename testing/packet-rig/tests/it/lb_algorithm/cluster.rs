@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt::Write};
 
-use packet_rig::{Case, Rig, case::ServerPlan};
+use packet_rig::{Case, Rig, case::ServerPlan, objects};
 
 /// The pods, with the last parts of their addresses.
 const PODS: [(&str, &str, &str); 4] =
@@ -32,24 +32,19 @@ pub fn server(number: usize) -> String {
     }
 }
 
-/// The Service `web`, with ports for TCP and UDP in both families, and this annotation, if any.
+/// The Service `web`, with ports for TCP and UDP in both families, and this algorithm, if any.
 pub fn service(lb_algorithm: Option<&str>) -> String {
-    let annotations = lb_algorithm
-        .map(|lb_algorithm| format!(", annotations: {{switchyard/lb-algorithm: {lb_algorithm}}}"));
-    format!(
-        r#"
-apiVersion: v1
-kind: Service
-metadata: {{name: web{}}}
-spec:
-  type: NodePort
-  clusterIP: 10.96.0.10
-  clusterIPs: [10.96.0.10, "fd00:10:96::10"]
-  ipFamilies: [IPv4, IPv6]
-  ports: [{{name: t, port: 80, nodePort: 30080}}, {{name: u, port: 80, nodePort: 30080, protocol: UDP}}]
-"#,
-        annotations.unwrap_or_default()
-    )
+    let spec = "type: NodePort, clusterIP: 10.96.0.10, \
+                clusterIPs: [10.96.0.10, \"fd00:10:96::10\"], ipFamilies: [IPv4, IPv6], \
+                ports: [{name: t, port: 80, nodePort: 30080}, \
+                {name: u, port: 80, nodePort: 30080, protocol: UDP}]";
+    service_of("web", lb_algorithm, spec)
+}
+
+/// A Service with this algorithm, if any, and the fields of its `spec`.
+pub fn service_of(name: &str, lb_algorithm: Option<&str>, spec: &str) -> String {
+    let annotation = |lb_algorithm| format!("switchyard/lb-algorithm: {lb_algorithm}");
+    objects::service(name, &lb_algorithm.map(annotation).unwrap_or_default(), spec)
 }
 
 /// The EndpointSlices of `web` with these endpoints: one for each port and family.
@@ -75,7 +70,7 @@ pub fn slices_of(service: &str, endpoints: &[Weighted]) -> String {
         let number = PORTS[port];
         write!(
             text,
-            "
+            "\
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -85,7 +80,8 @@ metadata:
   annotations: {{switchyard/weights: \"{}\"}}
 addressType: IPv{family}
 ports: [{{name: t, port: {number}}}, {{name: u, port: {number}, protocol: UDP}}]
-endpoints: [{}]",
+endpoints: [{}]
+",
             weights.join(","),
             addresses.join(", ")
         )
@@ -117,17 +113,11 @@ pub fn start(backend: &str, name: &str, manifests: String, args: &[&str]) -> Rig
 /// is served, too. Each call has its own number, from 1 to 255.
 pub fn settle(rig: &mut Rig, call: u8) {
     use packet_rig::case::{Expectation, ProbePlan, Reaches};
-    let marker = format!(
-        "
-apiVersion: v1
-kind: Service
-metadata: {{name: marker-{call}}}
-spec: {{clusterIP: 10.96.1.{call}, ports: [{{name: t, port: 80}}]}}
-{}",
-        slices_of(&format!("marker-{call}"), &even([1]))
-    );
+    let (name, ip) = (format!("marker-{call}"), format!("10.96.1.{call}"));
+    let spec = format!("clusterIP: {ip}, ports: [{{name: t, port: 80}}]");
+    let marker = service_of(&name, None, &spec) + &slices_of(&name, &even([1]));
     rig.write(MARKER, &marker).unwrap();
-    let to = [super::target(&format!("tcp://10.96.1.{call}:80"))];
+    let to = [super::target(&format!("tcp://{ip}:80"))];
     let expect = Expectation::Reaches(Reaches::all_of([server(1)]));
     let plan = ProbePlan { count: Some(1), ..ProbePlan::new(&["client"], &to, expect) };
     rig.check(&[plan]).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     choices,
-    cluster::{Weighted, even, service, settle, slices, slices_of, start},
+    cluster::{Weighted, even, service, service_of, settle, slices, slices_of, start},
     hashing_backends, hashing_modes,
 };
 use packet_rig::{Rig, backend, case::MANIFESTS};
@@ -14,13 +14,8 @@ const ENDPOINTS: [Weighted; 5] = [(0, 1), (2, 3), (5, 1), (7, 2), (10, 1)];
 
 /// The Service `web` with this algorithm, and `by-address`, for clients' addresses.
 fn services(lb_algorithm: &str) -> String {
-    let by_address = "
----
-apiVersion: v1
-kind: Service
-metadata: {name: by-address, annotations: {switchyard/lb-algorithm: source-hash}}
-spec: {clusterIP: 10.96.0.20, ports: [{name: u, port: 80, protocol: UDP}]}";
-    service(Some(lb_algorithm)) + by_address
+    let spec = "clusterIP: 10.96.0.20, ports: [{name: u, port: 80, protocol: UDP}]";
+    service(Some(lb_algorithm)) + &service_of("by-address", Some("source-hash"), spec)
 }
 
 fn endpoints(of: &[Weighted]) -> String {

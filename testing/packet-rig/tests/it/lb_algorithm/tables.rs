@@ -6,7 +6,7 @@ use packet_rig::{NetNs, Rig, SharePlan, chain};
 
 use super::{
     choices,
-    cluster::{even, server, service, settle, slices, slices_of, start},
+    cluster::{even, server, service, service_of, settle, slices, slices_of, start},
     target,
 };
 
@@ -16,22 +16,16 @@ fn nft(node: &NetNs, program: &str, arguments: &[&str]) -> String {
 
 /// The fields of a Service for both families, with its number at the end of its addresses.
 fn dual(number: u8) -> String {
-    format!("{{clusterIPs: [10.96.0.{number}, \"fd00:10:96::{number}\"], ipFamilies: [IPv4, IPv6]")
+    format!("clusterIPs: [10.96.0.{number}, \"fd00:10:96::{number}\"], ipFamilies: [IPv4, IPv6]")
 }
 
 /// The Service `wN` with these fields, an algorithm and weights of three endpoints.
 fn weighted(number: u8, fields: &str, lb_algorithm: &str, weights: [u16; 3]) -> String {
     let weights: Vec<_> = weights.into_iter().enumerate().collect();
-    format!(
-        "
----
-apiVersion: v1
-kind: Service
-metadata: {{name: w{number}, annotations: {{switchyard/lb-algorithm: {lb_algorithm}}}}}
-spec: {fields}, clusterIP: 10.96.0.{number}, ports: [{{name: t, port: 80}}, {{name: u, port: 80, protocol: UDP}}]}}
-{}",
-        slices_of(&format!("w{number}"), &weights)
-    )
+    let name = format!("w{number}");
+    let ports = "{name: t, port: 80}, {name: u, port: 80, protocol: UDP}";
+    let spec = format!("{fields}, clusterIP: 10.96.0.{number}, ports: [{ports}]");
+    service_of(&name, Some(lb_algorithm), &spec) + &slices_of(&name, &weights)
 }
 
 /// The endpoints that clients meet: the endpoints of many by Maglev and by source hash; and turns,
@@ -74,7 +68,7 @@ fn listings_of_either_nft_are_loaded_by_either() {
         return test_netns::skipped("nftables is no selected backend");
     }
     // nft 1.0.6 does not load what it prints of affinity in IPv6 (docs/nftables.md).
-    let sticky = "{sessionAffinity: ClientIP, ipFamilies: [IPv4]";
+    let sticky = "sessionAffinity: ClientIP, ipFamilies: [IPv4]";
     let manifests = [
         service(None) + &slices(&even([0])),
         weighted(30, &dual(30), "maglev", [7, 2, 1]),

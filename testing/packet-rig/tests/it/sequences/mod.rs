@@ -132,7 +132,7 @@ fn run(seed: u64, backend: &str) -> Result<(), String> {
             suffix: oracle::OTHER_SUFFIX.to_owned(),
             protocols: vec![Protocol::Tcp, Protocol::Udp],
         }],
-        manifests: world::STEADY.to_owned(),
+        manifests: world::steady(),
         files: world.files(),
         ..Case::default()
     };

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use packet_rig::{Protocol, Target, backend};
+use packet_rig::{Protocol, Target, backend, objects};
 use serde_json::{Value, json};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
@@ -23,31 +23,17 @@ const SERVICES: u64 = 4;
 const NODE: &str = "node.yaml";
 const CIDR: &str = "cidr.yaml";
 
-/// The Service that never changes.
-pub const STEADY: &str = r#"
-apiVersion: v1
-kind: Service
-metadata: {name: steady}
-spec:
-  clusterIP: 10.96.0.50
-  clusterIPs: [10.96.0.50, "fd00:10:96::50"]
-  ipFamilies: [IPv4, IPv6]
-  ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: steady-4, labels: {kubernetes.io/service-name: steady}}
-addressType: IPv4
-ports: [{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node-1}, {addresses: [10.244.2.10], nodeName: node-2}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: steady-6, labels: {kubernetes.io/service-name: steady}}
-addressType: IPv6
-ports: [{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]
-endpoints: [{addresses: ["fd00:10:244:1::10"], nodeName: node-1}]
-"#;
+/// The Service that never changes, with its endpoints.
+pub fn steady() -> String {
+    let spec = "clusterIP: 10.96.0.50, clusterIPs: [10.96.0.50, \"fd00:10:96::50\"], \
+                ipFamilies: [IPv4, IPv6], \
+                ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]";
+    let ports = "{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}";
+    let slice = |addresses: &[&str]| objects::slice("steady", ports, addresses);
+    objects::service("steady", "", spec)
+        + &slice(&["10.244.1.10", "10.244.2.10"])
+        + &slice(&["fd00:10:244:1::10"])
+}
 
 /// The objects that change, by the names of their files.
 pub struct World {
