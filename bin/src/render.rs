@@ -14,19 +14,14 @@ use crate::tracked::{self, TrackedError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
-    /// No directory of manifests is given.
     #[error("render needs --manifests DIR")]
     NoManifests,
-    /// The mode is not nftables.
     #[error("{0} mode cannot be rendered; use nftables")]
     Mode(Mode),
-    /// The manifests cannot be tracked.
     #[error(transparent)]
     Tracked(#[from] TrackedError),
-    /// The transaction cannot be written as JSON.
     #[error("cannot print the transaction as JSON")]
     Json(#[source] serde_json::Error),
-    /// The output cannot be written.
     #[error("cannot write")]
     Output(#[from] io::Error),
 }

@@ -87,16 +87,13 @@ const WORKERS: usize = 2;
 /// Why the program ends.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The metrics cannot be registered.
     #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
-    /// The proxy could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
     /// The threads of the sources and servers could not be started.
     #[error("cannot start a thread")]
     Runtime(#[source] io::Error),
-    /// The source of objects failed.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The program cannot work on this node.
@@ -108,7 +105,6 @@ pub enum RunError {
     /// A changed field of the configuration file requires a restart, by the program's supervisor.
     #[error("content of the proxy server's configuration file was updated")]
     ConfigurationChanged,
-    /// The handler of SIGTERM cannot be installed.
     #[error("cannot handle SIGTERM")]
     Signal(#[source] io::Error),
     #[error("a task ended unexpectedly")]

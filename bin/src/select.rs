@@ -43,7 +43,6 @@ pub enum NoMode {
         reason(.1)
     )]
     NorInItsPlace(Box<ProxierError>, Box<ProxierError>),
-    /// This node can run no mode.
     #[error("no mode can be used on this node: {}", list(.0))]
     Best(Vec<ProxierError>),
 }

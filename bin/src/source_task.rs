@@ -25,13 +25,10 @@ use crate::{
 /// Why the source of objects ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The manifests cannot be followed.
     #[error(transparent)]
     Manifests(#[from] ManifestsError),
-    /// The socket for objects cannot be served.
     #[error(transparent)]
     Socket(#[from] ObjectsError),
-    /// The API server cannot be watched.
     #[error(transparent)]
     Cluster(#[from] KubeSourceError),
     /// The source ended while the engine was receiving.

@@ -21,32 +21,17 @@ const PER_BUCKET: u64 = 4;
 /// Why a setting of the kernel could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
-    /// A setting could not be read.
     #[error("cannot read {}{}", path.display(), hint(source))]
-    Read {
-        /// The setting's file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A setting is not a number.
+    Read { path: PathBuf, source: io::Error },
     #[error("{} contains {text:?}, which is not a number", path.display())]
-    NotANumber {
-        /// The setting's file.
-        path: PathBuf,
-        /// The file's content.
-        text: String,
-    },
-    /// A setting could not be changed.
+    NotANumber { path: PathBuf, text: String },
     #[error("cannot change {} from {from} to {to}{}", path.display(), hint(source))]
     Write {
-        /// The setting's file.
         path: PathBuf,
         /// The current value.
         from: u64,
         /// The configured value.
         to: u64,
-        /// The system's error.
         source: io::Error,
     },
 }

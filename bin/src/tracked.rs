@@ -19,10 +19,8 @@ use crate::config::settings::Settings;
 /// Why manifests cannot be tracked.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackedError {
-    /// The directory cannot be read.
     #[error("cannot read the manifests")]
     Manifests(#[from] ManifestsError),
-    /// The problems cannot be written.
     #[error("cannot write")]
     Output(#[from] io::Error),
 }

@@ -18,7 +18,6 @@ pub enum DurationError {
     /// The text has another form, or the value is out of range.
     #[error("time: invalid duration {0:?}")]
     Invalid(String),
-    /// A number has no unit.
     #[error("time: missing unit in duration {0:?}")]
     MissingUnit(String),
     /// A number has a unit that Go does not have, such as days.
@@ -36,17 +35,14 @@ impl GoDuration {
     /// The zero duration, which means "the default" in most fields of the configuration.
     pub const ZERO: Self = Self(0);
 
-    /// A duration of so many nanoseconds.
     pub const fn from_nanos(nanos: i64) -> Self {
         Self(nanos)
     }
 
-    /// A duration of so many seconds.
     pub const fn from_secs(seconds: i64) -> Self {
         Self(seconds * SECOND)
     }
 
-    /// Whether the duration is negative.
     pub fn is_negative(self) -> bool {
         self.0 < 0
     }

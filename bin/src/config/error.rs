@@ -7,7 +7,6 @@ use crate::config::{file::FileError, gates::GateError, validate::Invalid};
 /// Why a configuration was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be used.
     #[error("failed complete")]
     File(#[from] FileError),
     /// A flag has a value that the flag's field cannot have.
@@ -16,16 +15,12 @@ pub enum ConfigError {
     /// A feature gate cannot have its configured value.
     #[error("failed complete")]
     Gate(#[from] GateError),
-    /// The host's name could not be read.
     #[error("cannot read the host's name")]
     Hostname(#[source] io::Error),
-    /// `hostnameOverride` is white space only.
     #[error("failed complete: empty hostname-override is invalid")]
     EmptyHostname,
-    /// `logging` is invalid.
     #[error("initialize logging")]
     Logging(#[source] Invalid),
-    /// Fields have invalid values.
     #[error("failed validate")]
     Invalid(#[from] Invalid),
     /// A proxy of this name cannot stand beside the cluster's.
@@ -35,7 +30,6 @@ pub enum ConfigError {
         /// The problem with the name, or with the mode.
         why: &'static str,
     },
-    /// There are two sources of objects.
     #[error("failed validate: objects come from --manifests or --objects-socket, not from both")]
     Sources,
     /// An address that passed validation could not be parsed.

@@ -17,11 +17,9 @@ use crate::config::v1alpha1::{API_VERSION, KIND, KubeProxyConfiguration};
 /// Why a configuration file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The file could not be read.
     #[error("cannot read the configuration file {}", path.display())]
     Read {
         path: PathBuf,
-        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -44,18 +42,11 @@ pub enum DecodeError {
     /// `apiVersion` or `kind` is absent.
     #[error("failed to decode: Object '{0}' is missing")]
     Missing(&'static str),
-    /// The object is of another kind.
     #[error("failed to decode: no kind {kind:?} is registered for version {api_version:?}")]
-    UnknownKind {
-        /// The object's `kind`.
-        kind: String,
-        /// The object's `apiVersion`.
-        api_version: String,
-    },
+    UnknownKind { kind: String, api_version: String },
     /// A field has a value of the wrong type.
     #[error("failed to decode: {field}: {message}")]
     Field {
-        /// The path of the field.
         field: String,
         /// The problem with the value.
         message: String,

@@ -101,11 +101,9 @@ pub fn is_on(gates: &BTreeMap<String, bool>, name: &str) -> bool {
 /// A gate, as the metric `kubernetes_feature_enabled` reports gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// The gate's name.
     pub name: &'static str,
     /// The stage as text, empty for a gate that is generally available.
     pub stage: &'static str,
-    /// Whether the gate is on.
     pub is_on: bool,
 }
 

@@ -94,7 +94,6 @@ pub struct BackendSettings {
     pub userspace: UserspaceSettings,
 }
 
-/// The settings of userspace mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserspaceSettings {
     /// The name of the capture mode; `None` for the best that the node can run.
@@ -113,7 +112,6 @@ pub struct UserspaceSettings {
     pub table: Option<PathBuf>,
 }
 
-/// The settings of ipvs mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpvsSettings {
     /// The kernel's name of the scheduler, as configured; empty for the default.
@@ -126,7 +124,6 @@ pub struct IpvsSettings {
     pub tcp_timeout: Duration,
     /// The timeout of TCP connections after a FIN.
     pub tcp_fin_timeout: Duration,
-    /// The timeout of UDP flows.
     pub udp_timeout: Duration,
     /// The time that an endpoint that is gone keeps its connections; zero for no limit, `None` for
     /// the backend's default.
@@ -193,13 +190,11 @@ impl PeriodSettings {
 /// All settings of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The source of objects.
     pub source: SourceSettings,
     /// The node that Services are resolved for.
     pub node: NodeConfig,
     /// The backend that programs the Services.
     pub backend: BackendSettings,
-    /// The periods between syncs.
     pub periods: PeriodSettings,
     pub servers: ServerSettings,
     pub log: LogConfig,
@@ -241,9 +236,7 @@ pub struct ConntrackSettings {
 /// A configuration file as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFile {
-    /// The path of the file.
     pub path: PathBuf,
-    /// The content of the file.
     pub text: String,
 }
 

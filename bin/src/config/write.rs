@@ -12,10 +12,8 @@ use crate::config::v1alpha1::KubeProxyConfiguration;
 /// Why a configuration could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The configuration cannot be encoded.
     #[error("cannot encode the configuration")]
     Encode(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The file could not be written.
     #[error("cannot write the configuration to {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
 }

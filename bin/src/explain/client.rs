@@ -34,10 +34,8 @@ pub enum ClientError {
     Connect(PathBuf, #[source] io::Error),
     #[error("the connection to the proxy failed")]
     Io(#[from] io::Error),
-    /// The answer is no answer.
     #[error("the answer of the proxy cannot be read")]
     Json(#[from] serde_json::Error),
-    /// The proxy refused the question.
     #[error("the proxy does not answer: {0}")]
     Refused(String),
     /// The snapshot cannot be read, or ends too early.

@@ -12,7 +12,6 @@ use crate::pace::Pace;
 /// Why flows are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCounted {
-    /// Another walk goes on, or took long and was a moment ago.
     #[error("connections are being counted for another question, or were a moment ago")]
     Busy,
     #[error("connection tracking cannot be read")]

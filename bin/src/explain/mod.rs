@@ -49,25 +49,18 @@ pub const NO_ANSWER: u8 = 4;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum ExplainError {
-    /// The question cannot be read.
     #[error(transparent)]
     Question(#[from] QuestionError),
-    /// Changes were asked for of something else than a Service of a running proxy.
     #[error("--since is about one Service, as NAMESPACE/NAME, or all, of a running proxy")]
     Since,
-    /// The manifests cannot be tracked.
     #[error(transparent)]
     Tracked(#[from] TrackedError),
-    /// The snapshot cannot be opened.
     #[error("cannot open {0}")]
     Open(String, #[source] io::Error),
-    /// The snapshot cannot be read.
     #[error("cannot read {0}")]
     Snapshot(String, #[source] SnapshotError),
-    /// The running proxy does not answer.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The answer cannot be written as JSON.
     #[error("cannot print the answer as JSON")]
     Json(#[from] serde_json::Error),
 }

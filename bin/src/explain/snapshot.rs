@@ -80,16 +80,12 @@ pub struct Snapshot {
 /// Why a snapshot cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// Reading failed.
     #[error("cannot read line {0}")]
     Io(usize, #[source] io::Error),
-    /// A line is not one of a snapshot.
     #[error("line {0} is not one of a snapshot")]
     Line(usize, #[source] serde_json::Error),
-    /// The version is unknown.
     #[error("the snapshot has version {0}; this program reads version {VERSION}")]
     Version(u32),
-    /// The proxy refused to answer.
     #[error("the proxy does not answer: {0}")]
     Refused(String),
     /// The end, or the node, is missing.

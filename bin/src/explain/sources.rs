@@ -23,10 +23,8 @@ pub(super) enum ServerError {
     /// The client is slow, or gone.
     #[error("the client failed")]
     Client(#[from] io::Error),
-    /// The engine is busy.
     #[error("the proxy was busy for {WAIT:?}")]
     Busy,
-    /// The engine has ended.
     #[error("the engine has ended")]
     Ended,
 }

@@ -38,7 +38,6 @@ pub struct Verdict {
 /// Why a configuration cannot work on this node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeConfigError {
-    /// The node's own family cannot be programmed.
     #[error("no support for primary IP family {:?}", .0.as_str())]
     Unsupported(IpFamily),
     /// A field has nothing of the node's own family.

@@ -29,7 +29,6 @@ pub enum NodeError {
     /// The Node's podCIDRs are configured to detect local traffic, and the Node has none.
     #[error("timeout waiting for PodCIDR allocation on node {0:?}")]
     NoPodCidrs(String),
-    /// The configuration does not fit the node.
     #[error(transparent)]
     NodeConfigError(#[from] NodeConfigError),
 }

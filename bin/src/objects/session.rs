@@ -47,10 +47,8 @@ pub(super) enum SessionError {
     /// The client took no answers. All that it sent was read.
     #[error("the client took no answers")]
     Answer(#[source] io::Error),
-    /// The engine has ended.
     #[error("the engine has ended")]
     Ended,
-    /// Another client has the place of this one, which was silent.
     #[error("another client has taken the place of this one, which was silent")]
     Replaced,
 }

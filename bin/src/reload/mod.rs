@@ -54,7 +54,6 @@ enum Rejection {
     /// A field does not fit the Node.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// A configured setting of connection tracking cannot be made.
     #[error("could not set conntrack parameters from kube-proxy configuration")]
     Conntrack(#[from] SysctlError),
     /// An address cannot be bound, which would be fatal with `bindAddressHardFail`.

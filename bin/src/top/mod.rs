@@ -41,7 +41,6 @@ const MOST_WAITS: usize = 60;
 /// Why nothing is shown.
 #[derive(Debug, thiserror::Error)]
 enum TopError {
-    /// There is no terminal to draw on.
     #[error("standard input and output are not a terminal: --once prints the Services")]
     NoTerminal,
     /// The terminal cannot be used, or signals not handled.

@@ -69,13 +69,10 @@ const MOST_AT_ONCE: usize = 4096;
 /// Why nothing is traced.
 #[derive(Debug, thiserror::Error)]
 enum TraceError {
-    /// The question is about a Service.
     #[error("trace is about a connection: CLIENT ADDRESS:PORT, such as 10.244.1.9 10.96.0.10:80")]
     Question,
-    /// The client has no address of the destination's family.
     #[error("{0} and {1} are of different IP families")]
     Families(std::net::IpAddr, SocketAddr),
-    /// The process lacks the capability.
     #[error("tracing needs CAP_NET_ADMIN: run this as root, or in the proxy's pod")]
     Privilege(#[source] Error),
     #[error(

@@ -68,7 +68,6 @@ pub enum Precedence {
 /// A flag that was given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Given {
-    /// The flag's name.
     pub name: &'static str,
     /// The value, in the type of the flag's [`Kind`].
     pub value: Value,
@@ -88,7 +87,6 @@ pub struct Flags {
 /// A field of KubeProxyConfiguration, and the value that a flag gives it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlagValue {
-    /// The path of the field.
     pub path: String,
     pub value: Value,
 }

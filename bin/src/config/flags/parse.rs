@@ -13,10 +13,8 @@ use super::{Flag, Flags, Given, Kind, Precedence, table::FLAGS, value};
 /// Why arguments were rejected, in pflag's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
-    /// A flag does not exist.
     #[error("unknown flag: {0}")]
     UnknownFlag(String),
-    /// A flag lacks its value.
     #[error("flag needs an argument: {0}")]
     NoValue(String),
     /// The value of a flag is not of the flag's kind.
@@ -31,7 +29,6 @@ pub enum UsageError {
     /// An argument belongs to no flag.
     #[error("unknown command {0:?}")]
     Argument(String),
-    /// An argument is not Unicode.
     #[error("argument {0:?} is not Unicode")]
     NotUnicode(OsString),
     /// Any other error, in the words of clap.

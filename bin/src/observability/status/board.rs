@@ -23,7 +23,6 @@ use crate::observability::conntrack::Shares;
 /// The most Services and Service ports that are kept with a reason; the metrics count all.
 const MOST: usize = 100;
 
-/// A sync that succeeded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Synced {
@@ -36,7 +35,6 @@ pub struct Synced {
     pub(super) changed: usize,
 }
 
-/// A sync that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {

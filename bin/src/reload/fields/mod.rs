@@ -145,7 +145,6 @@ pub fn field(path: &str) -> Option<&'static Field> {
 /// A field whose value differs between two configurations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// The path of the field.
     pub path: String,
     /// The old value; `null` if the field was not set.
     pub from: Value,
