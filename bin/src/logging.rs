@@ -4,7 +4,6 @@ use std::sync::OnceLock;
 
 use crate::klog::{self, Log, LogConfig, LogError};
 
-/// The log of this process.
 static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts the log. Only the program itself may call this function, and once.

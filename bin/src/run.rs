@@ -319,7 +319,6 @@ fn local_socket(flags: &Flags) -> Option<UnixListener> {
         .flatten()
 }
 
-/// Answers at the local socket.
 async fn answer_locally(listener: UnixListener, sources: Sources) {
     match tokio::net::UnixListener::from_std(listener) {
         Ok(listener) => server::serve(listener, sources).await,

@@ -74,7 +74,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns an empty report.
     pub fn new(node: &str) -> Self {
         Self { node: node.to_owned(), ..Self::default() }
     }

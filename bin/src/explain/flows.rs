@@ -9,7 +9,6 @@ use switchyard_core::{
 
 use crate::pace::Pace;
 
-/// Why flows are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCounted {
     #[error("connections are being counted for another question, or were a moment ago")]

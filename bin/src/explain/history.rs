@@ -22,7 +22,6 @@ use switchyard_core::{
 
 use super::service_of;
 
-/// The most syncs that are remembered.
 const MOST_SYNCS: usize = 1000;
 /// The most Service ports that are remembered of a sync, and endpoints of a port.
 const MOST_OF_SYNC: usize = 8;

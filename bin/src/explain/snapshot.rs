@@ -14,7 +14,6 @@ pub const VERSION: u32 = 1;
 /// The longest line that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// A line of a snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Line {
@@ -68,16 +67,13 @@ impl Line {
     }
 }
 
-/// The Services of a snapshot.
 #[derive(Debug, PartialEq)]
 pub struct Snapshot {
-    /// The node and the Services.
     pub picture: Picture,
     /// Whether the kernel had all of it, and nothing was to be repaired.
     pub is_settled: bool,
 }
 
-/// Why a snapshot cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     #[error("cannot read line {0}")]

@@ -32,7 +32,6 @@ use crate::{
     pace::Pace,
 };
 
-/// The most events of an answer.
 const MOST_EVENTS: usize = 20;
 
 /// The answer, which `docs/top.schema.json` describes.
@@ -157,7 +156,6 @@ pub struct Change {
 
 /// The parts of the program that the answer comes from.
 pub struct TopSources {
-    /// The status of the proxy.
     pub status: StatusSources,
     pub metrics: Arc<Metrics>,
     pub mode: Mode,

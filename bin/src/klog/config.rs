@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// klog's text.
@@ -15,7 +14,6 @@ pub enum LogFormat {
 /// The configuration of a log: what is logged, in which format, and to which stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogConfig {
-    /// The format of a line.
     pub format: LogFormat,
     /// `-v`: the highest verbosity that is logged.
     pub verbosity: u32,

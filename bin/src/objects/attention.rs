@@ -16,7 +16,6 @@ use tokio::{sync::Notify, time::Instant};
 pub(super) struct Attention {
     /// The time since nothing of the client has waited; `None` while something does.
     silent: Mutex<Option<Instant>>,
-    /// Whether the client is connected.
     pub(super) is_connected: AtomicBool,
     is_replaced: Notify,
     all: Arc<AllClients>,

@@ -104,7 +104,6 @@ impl Ledger {
         }
     }
 
-    /// The number of objects.
     pub(super) fn len(&self) -> usize {
         self.known.len()
     }

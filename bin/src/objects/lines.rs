@@ -32,7 +32,6 @@ pub(super) enum Request<'a> {
     Confirm(u64),
 }
 
-/// The name of an object.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Name {

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use crate::explain::top::Top;
 
-/// The parts of the minute.
 const PARTS: usize = 6;
 /// The length of a part, in seconds.
 const SECONDS: i64 = 10;

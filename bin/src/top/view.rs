@@ -103,7 +103,6 @@ pub struct View {
     pub is_typing: bool,
     /// Whether answers are awaited no more.
     pub is_paused: bool,
-    /// The cover over the table.
     pub cover: Option<Cover>,
     /// The name of the chosen Service, which may be gone; without one, the first is chosen.
     pub chosen: Option<String>,

@@ -6,7 +6,6 @@ use tempfile::TempDir;
 
 use crate::namespace::{HEALTH, Namespace, Program};
 
-/// The node of the program.
 pub(crate) const NODE: &str = "\
 apiVersion: v1
 kind: Node

@@ -138,7 +138,6 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts it in the namespace.
     pub(crate) fn start(namespace: &Namespace, arguments: &[&str]) -> Self {
         Self::spawn(namespace.switchyard(arguments))
     }
@@ -150,7 +149,6 @@ impl Program {
         Self { child: command.spawn().unwrap(), log }
     }
 
-    /// The id of its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

@@ -63,7 +63,6 @@ pub(crate) fn service() -> Value {
     }})
 }
 
-/// Its EndpointSlice.
 pub(crate) fn slice() -> Value {
     json!({"apply": {
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",

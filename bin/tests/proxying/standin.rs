@@ -7,7 +7,6 @@ use tokio::runtime;
 
 use crate::namespace::{Namespace, Program, until_ok_async};
 
-/// The node of the program.
 pub(crate) const NODE: &str = "node-1";
 
 /// A server in the namespace, and a kubeconfig for it.

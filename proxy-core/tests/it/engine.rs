@@ -39,7 +39,6 @@ struct Fake {
     panics: Arc<AtomicBool>,
     /// Blocks a sync until the sender is gone.
     held: Option<std::sync::mpsc::Receiver<()>>,
-    /// Counts the monitors that exist.
     monitors: Arc<AtomicU32>,
 }
 

@@ -17,10 +17,8 @@ use tokio::{
     time,
 };
 
-/// The node of the source.
 pub const NODE: &str = "node-1";
 
-/// The user agent of the source.
 pub const AGENT: &str = "example/1.2";
 
 /// A source of a server `S`, and the sum of its events.
@@ -35,7 +33,6 @@ pub struct Rig<S> {
 }
 
 impl<S> Rig<S> {
-    /// Starts a source with this kubeconfig.
     pub async fn with_kubeconfig(server: S, kubeconfig: &str, timing: Timing) -> Self {
         let pacer = Pacer::new(RequestPace { qps: -1.0, burst: 0 });
         Self::with_pacer(server, kubeconfig, timing, pacer).await

@@ -41,7 +41,6 @@ impl Direct {
         &self.0.store
     }
 
-    /// The switches for faults.
     pub fn faults(&self) -> &Faults {
         &self.0.faults
     }

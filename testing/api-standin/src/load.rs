@@ -20,7 +20,6 @@ const NODES: usize = 100;
 /// The namespace of all objects.
 pub const NAMESPACE: &str = "load";
 
-/// The cluster IP of Service `index`.
 pub fn cluster_ip(index: usize) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + index as u32)
 }

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::{protobuf, resource::Resource};
 
-/// The media type of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediaType {
     Json {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// A resource that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
     /// `v1` nodes
@@ -29,7 +28,6 @@ impl Resource {
         }
     }
 
-    /// The `kind` of an object.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Nodes => "Node",
@@ -39,7 +37,6 @@ impl Resource {
         }
     }
 
-    /// The `apiVersion` of an object.
     pub fn api_version(self) -> &'static str {
         match self {
             Self::Nodes | Self::Services => "v1",

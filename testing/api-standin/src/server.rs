@@ -83,7 +83,6 @@ impl Standin {
         &self.shared.store
     }
 
-    /// The switches for faults.
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
@@ -93,7 +92,6 @@ impl Standin {
         self.address
     }
 
-    /// The URL for clients.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
@@ -163,7 +161,6 @@ users:
         )
     }
 
-    /// Writes [`Standin::kubeconfig`] to a file.
     pub fn write_kubeconfig(&self, path: &Path) {
         fs::write(path, self.kubeconfig()).unwrap();
     }

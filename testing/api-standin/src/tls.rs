@@ -20,9 +20,7 @@ use tokio_rustls::{
 #[derive(Clone)]
 pub struct ClientCertificate {
     pub certificate_pem: String,
-    /// The private key in PEM.
     pub key_pem: String,
-    /// The certificate in DER.
     pub(crate) der: Vec<u8>,
 }
 
@@ -80,12 +78,10 @@ impl Identity {
         Self { acceptor: Arc::new(config).into(), authority, ca_pem: ca.pem() }
     }
 
-    /// The authority's certificate.
     pub(crate) fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// Issues a client certificate.
     pub(crate) fn issue(&self, is_expired: bool) -> ClientCertificate {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, "system:kube-proxy");

@@ -181,7 +181,6 @@ pub struct ProbePlan {
     /// own; a client of one port, if 0.
     #[serde(default)]
     pub source_ports: u16,
-    /// The expected outcome of each request.
     pub expect: Expectation,
 }
 
@@ -223,7 +222,6 @@ pub struct OpenPlan {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StillPlan {
-    /// The name of the connection.
     pub name: String,
     /// The server that must answer.
     pub reaches: String,
@@ -252,7 +250,6 @@ pub struct HttpPlan {
     pub body: Option<String>,
 }
 
-/// The expected outcome of requests.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Expectation {

@@ -35,7 +35,6 @@ const FILLERS: usize = 8;
 /// The time between two looks at whether a silent server is to accept connections again.
 const SILENCE: Duration = Duration::from_millis(10);
 
-/// An answer of an echo server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The server's name.

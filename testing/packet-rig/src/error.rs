@@ -11,13 +11,11 @@ pub enum RigError {
     /// An operation failed: a network namespace, a program, a file or a socket cannot be used.
     #[error("cannot {what}")]
     Io { what: String, source: io::Error },
-    /// A program ran and failed.
     #[error("{command} failed ({status}): {stderr}")]
     Failed {
         command: String,
         /// The exit code or the signal.
         status: ExitStatus,
-        /// The program's standard error.
         stderr: String,
     },
     /// The proxy ended by itself, was not ready in time, or did not end by `SIGTERM`.
@@ -35,7 +33,6 @@ impl RigError {
     }
 }
 
-/// Shorthand for results of the rig.
 pub type Result<T, E = RigError> = std::result::Result<T, E>;
 
 /// An error and its sources, joined by `: `.

@@ -18,7 +18,6 @@ use crate::{
     results, spawn,
 };
 
-/// The variable that names the program.
 pub const VARIABLE: &str = "KUBE_PROXY";
 
 /// The port that the stand-in for the API server has on the node's loopback addresses.
@@ -113,7 +112,6 @@ impl ManifestServer {
         }
     }
 
-    /// The kubeconfig of the server.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }

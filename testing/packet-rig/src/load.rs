@@ -28,7 +28,6 @@ use crate::{
 /// The traffic to make.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
-    /// The namespace of the clients.
     pub namespace: NetNs,
     /// The target of all requests. A persistent connection to a UDP target is a flow from one
     /// source port.
@@ -82,7 +81,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// The number of requests that failed.
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
     }

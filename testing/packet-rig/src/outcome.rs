@@ -4,7 +4,6 @@ use std::{fmt, io, net::SocketAddr};
 
 use crate::echo::Answer;
 
-/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A server answered.

@@ -13,7 +13,6 @@ use crate::{
     suite,
 };
 
-/// The page `docs/semantics.md`.
 pub const SEMANTICS: &str = include_str!("../../../docs/semantics.md");
 
 const HEAD: &str = "# Conformance

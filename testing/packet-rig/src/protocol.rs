@@ -42,7 +42,6 @@ impl fmt::Display for Protocol {
 #[serde(try_from = "String")]
 pub struct Target {
     pub protocol: Protocol,
-    /// The address and port.
     pub address: SocketAddr,
 }
 

@@ -58,7 +58,6 @@ pub struct ProxyOptions {
     pub binary: PathBuf,
     /// The command line, if it is not Switchyard's.
     pub command: Option<CommandLine>,
-    /// The place of the cluster's objects.
     pub objects: Objects,
     /// `nftables`, `iptables`, ...
     pub backend: String,
@@ -272,7 +271,6 @@ impl Proxy {
         }
     }
 
-    /// Reads `/metrics`.
     pub fn metrics(&self) -> Result<String> {
         let address = METRICS
             .parse()

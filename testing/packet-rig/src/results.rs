@@ -32,7 +32,6 @@ pub enum Outcome {
     Fails,
 }
 
-/// The results of a backend.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Results {
     /// The proxy and its version.

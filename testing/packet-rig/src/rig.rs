@@ -130,7 +130,6 @@ impl Rig {
         self.files.replace(FILES, name, text).map(drop)
     }
 
-    /// Removes a file of manifests.
     pub fn remove(&self, name: &str) -> Result<()> {
         self.files.remove(FILES, name)
     }

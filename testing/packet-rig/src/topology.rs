@@ -98,7 +98,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether the place has the address.
     pub fn has(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|own| own.of_family(address) == address)
     }
@@ -183,7 +182,6 @@ impl Topology {
         &self.places[1]
     }
 
-    /// The host outside the cluster.
     pub fn client(&self) -> &Place {
         &self.places[2]
     }

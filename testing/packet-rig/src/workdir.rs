@@ -22,7 +22,6 @@ impl WorkDir {
         made.map(Self).map_err(RigError::io(format!("create a directory for {name}")))
     }
 
-    /// The path of the directory.
     pub fn path(&self) -> &Path {
         self.0.path()
     }

@@ -32,7 +32,6 @@ const fn gone(name: &'static str, kind: Kind, why: &'static str) -> Flag {
     Flag::new(name, kind, "", Nothing, "").status(Status::Gone(why))
 }
 
-/// All flags.
 // With a flag in one line or two, the list reads as a table.
 #[rustfmt::skip]
 pub static FLAGS: &[Flag] = &[

@@ -11,7 +11,6 @@ use switchyard::health::http::{
     with_header,
 };
 
-/// Returns a request for `path`.
 #[cfg(test)]
 fn get(path: &str) -> hyper::Request<bytes::Bytes> {
     hyper::Request::get(path).body(bytes::Bytes::new()).unwrap()

@@ -179,14 +179,12 @@ impl Metrics {
         self.ours.rejected.with_label_values(&labels).inc();
     }
 
-    /// Records that a sync was requested.
     pub fn sync_requested(&self) {
         self.changes.services.requested();
         self.changes.endpoints.requested();
         self.set_times(&self.sync.last_queued, |_| true);
     }
 
-    /// Records a sync that succeeded.
     pub fn synced(&self, outcome: &SyncOutcome<'_>) {
         self.observe_duration(&outcome.change, outcome.duration.as_secs_f64());
         self.set_times(&self.sync.last, |family| outcome.change.programs(family));
@@ -256,7 +254,6 @@ impl Metrics {
         component::set_gates(&self.gates, gates);
     }
 
-    /// Records a sync that failed.
     pub fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, seconds: f64) {
         self.observe_duration(change, seconds);
         if let Some(iptables) = &self.iptables {

@@ -74,7 +74,6 @@ pub struct StatusSources {
     pub health: Arc<ProxyHealth>,
     /// The use of connection tracking's table.
     pub table: Arc<TableUsage>,
-    /// The watches on the API server.
     pub watches: WatchHealth,
     /// The client of `--objects-socket`.
     pub client: ClientHealth,

@@ -13,7 +13,6 @@ pub(super) struct Family {
     pub(super) buckets: Vec<String>,
 }
 
-/// The families of a scrape.
 pub(super) fn families(text: &str) -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     for line in text.lines() {

@@ -8,7 +8,6 @@ const API_SERVER: &str = "KUBE_APISERVER";
 /// The variable that names the program `etcd`.
 const ETCD: &str = "ETCD";
 
-/// The programs of a control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     /// `kube-apiserver`

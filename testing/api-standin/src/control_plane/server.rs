@@ -35,7 +35,6 @@ const KEY_FILE: &str = "service-accounts.key";
 /// The ports of the servers on 127.0.0.1.
 #[derive(Clone, Copy, Debug)]
 struct Ports {
-    /// The port of the API server.
     api_server: u16,
     /// The port of etcd for its client.
     etcd: u16,
@@ -96,12 +95,10 @@ impl ControlPlane {
         server
     }
 
-    /// The URL of the API server.
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.ports.api_server)
     }
 
-    /// The kubeconfig of a user.
     pub fn kubeconfig(&self, user: User) -> PathBuf {
         self.file(user.file())
     }

@@ -5,7 +5,6 @@
 
 use Kind::{Bool, FieldsV1, Int32, Int64, IntOrString, Message, Quantity, Text, Time};
 
-/// A field of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     /// The name in JSON.

@@ -27,12 +27,10 @@ pub(crate) fn object(resource: Resource, value: &Value) -> Vec<u8> {
     envelope(resource.api_version(), resource.kind(), |out| message(out, fields, value))
 }
 
-/// Returns a `Status`.
 pub(crate) fn status(value: &Value) -> Vec<u8> {
     envelope("v1", "Status", |out| message(out, messages::of("Status"), value))
 }
 
-/// Returns a list of a resource.
 pub(crate) fn list(resource: Resource, metadata: &Value, items: &[&Value]) -> Vec<u8> {
     let fields = messages::of(resource.kind());
     envelope(resource.api_version(), &format!("{}List", resource.kind()), |out| {

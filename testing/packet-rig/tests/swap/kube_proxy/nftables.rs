@@ -29,7 +29,6 @@ const DYNAMIC: [(&str, &str); 7] = [
     ("set", "hairpin-connections"),
 ];
 
-/// kube-proxy in nftables mode.
 #[derive(Debug, Default)]
 pub struct NftablesMode {
     /// Whether node ports are served at all addresses of the node, instead of `primary`.

@@ -32,7 +32,6 @@ const PARAMETERS: [&str; 4] = [
     "ipv4/ip_forward",
 ];
 
-/// kube-proxy in ipvs mode.
 #[derive(Clone, Copy, Debug)]
 pub struct IpvsMode {
     /// The flavour that its image chose.
@@ -96,7 +95,6 @@ impl IpvsMode {
         Ok(found)
     }
 
-    /// The virtual servers of the node.
     pub fn servers(node: &NetNs) -> Result<Vec<VirtualServer>> {
         servers::all(node)
     }
@@ -114,7 +112,6 @@ impl IpvsMode {
     }
 }
 
-/// Whether the kernel has IPVS.
 fn has_ipvs(node: &NetNs) -> Result<bool> {
     Ok(node.run(|| Ipvs::open().map(|ipvs| ipvs.is_some()))??)
 }

@@ -147,7 +147,6 @@ pub fn list(node: &NetNs) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// All virtual servers.
 pub fn all(node: &NetNs) -> Result<Vec<VirtualServer>> {
     let found = node.run(|| match Ipvs::open()? {
         Some(mut ipvs) => ipvs.virtual_servers(),
