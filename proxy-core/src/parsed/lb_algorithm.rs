@@ -8,7 +8,6 @@ use crate::{model::LbAlgorithm, objects::Metadata};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AskedAlgorithm {
     pub(crate) lb_algorithm: LbAlgorithm,
-    /// The annotation that asks.
     pub(crate) annotation: &'static str,
 }
 

@@ -77,7 +77,6 @@ impl Problems {
         Self { object, reason, found: Vec::new() }
     }
 
-    /// Adds a problem of the field.
     pub(crate) fn add(&mut self, field: impl Into<String>, message: impl fmt::Display) {
         if self.found.len() < Self::MOST {
             self.add_in_any_case(field, message);

@@ -25,7 +25,6 @@ pub(crate) fn service_of(object: &objects::EndpointSlice) -> Option<&str> {
     object.metadata.labels.get(SERVICE_NAME).map(String::as_str).filter(|name| !name.is_empty())
 }
 
-/// A slice, parsed.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Slice {
     pub(crate) family: IpFamily,

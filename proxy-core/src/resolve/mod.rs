@@ -30,7 +30,6 @@ use crate::{
 /// The inputs of decisions about a Service besides the Service and its endpoints, in one family.
 #[derive(Debug, PartialEq)]
 pub(crate) struct NodeContext {
-    /// This node's zone.
     pub(crate) zone: Option<String>,
     /// This node's address in the family.
     pub(crate) node_ip: Option<IpAddr>,
@@ -38,14 +37,12 @@ pub(crate) struct NodeContext {
     pub(crate) knows_local_pods: bool,
     /// Whether all traffic to cluster IPs is masqueraded.
     pub(crate) masquerade_all: bool,
-    /// Whether external IPs are programmed.
     pub(crate) external_ips: bool,
     /// The number of the node's addresses on which node ports are served, if each has endpoints of
     /// its own.
     pub(crate) node_port_addresses: usize,
     /// The algorithm for the connections of Services that ask for nothing.
     pub(crate) lb_algorithm: LbAlgorithm,
-    /// The capabilities of the backend.
     pub(crate) capabilities: Capabilities,
 }
 

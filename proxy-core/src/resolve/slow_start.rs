@@ -49,7 +49,6 @@ pub(crate) struct GrowingShares {
 }
 
 impl GrowingShares {
-    /// Whether no address growing.
     pub(crate) fn is_empty(&self) -> bool {
         self.tenths.is_empty()
     }

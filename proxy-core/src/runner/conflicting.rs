@@ -24,7 +24,6 @@ const GRACE: Duration = Duration::from_secs(60);
 pub(super) struct Conflicting {
     backends: Vec<Arc<dyn Backend>>,
     due: Option<Instant>,
-    /// Whether a removal has failed.
     has_failed: bool,
 }
 

@@ -17,7 +17,6 @@ const HASTENED: Backoff = Backoff { first: Duration::from_secs(1), longest: Dura
 pub(super) struct Retries {
     failures: u32,
     due: Option<Instant>,
-    /// Whether the next retry was hastened.
     is_hastened: bool,
     /// Hastened retries in a row that failed. They end with a retry after the full delay, so that
     /// constant changes do not keep up a fast pace.
@@ -30,7 +29,6 @@ impl Retries {
         self.due
     }
 
-    /// Notes that a sync succeeded.
     pub(super) fn succeeded(&mut self) {
         *self = Self::default();
     }

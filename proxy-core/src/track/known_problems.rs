@@ -14,7 +14,6 @@ pub(crate) struct KnownProblems {
 }
 
 impl KnownProblems {
-    /// Whether no object has problems.
     pub(crate) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }

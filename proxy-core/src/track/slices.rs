@@ -95,7 +95,6 @@ impl Slices {
         shrink_table(&mut self.owners);
     }
 
-    /// The keys of all slices.
     pub(crate) fn len(&self) -> usize {
         self.owners.len()
     }

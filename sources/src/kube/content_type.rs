@@ -26,7 +26,6 @@ impl ContentType {
         })
     }
 
-    /// Returns the form of an answer.
     pub(super) fn of<B>(answer: &Response<B>) -> Self {
         let header = answer.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
         match header.starts_with(b"application/vnd.kubernetes.protobuf") {

@@ -24,12 +24,9 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// A scan takes what has changed for so long, whether it has settled or not.
 const OVERDUE: Duration = Duration::from_secs(60);
 
-/// The result of reading files.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The changes of objects.
     pub(super) events: Vec<Event>,
-    /// The problems with the files.
     pub(super) problems: Vec<Problem>,
 }
 

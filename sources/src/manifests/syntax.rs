@@ -7,7 +7,6 @@ use serde_json::value::RawValue;
 use serde_path_to_error::{Deserializer as Tracked, Segment, Track};
 use serde_saphyr::MessageFormatter as _;
 
-/// The syntax of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Syntax {
     Yaml,

@@ -33,7 +33,6 @@ const RESCAN_PERIOD: Duration = Duration::from_secs(10);
 /// The number of problems of one batch that are logged.
 const MAX_LOGGED: usize = 50;
 
-/// The place of an inotify watch.
 #[derive(Clone, Debug, PartialEq)]
 enum Place {
     /// The directory above the root, which reports changes of the root's own name.

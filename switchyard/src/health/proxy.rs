@@ -30,7 +30,6 @@ struct Inner {
     timeout: Duration,
     families: BTreeMap<IpFamily, Family>,
     node_eligible: bool,
-    /// Whether the last sync failed.
     has_failed: bool,
     /// Whether the check of the node has refused it, so that nothing is programmed any more.
     is_refused: bool,

@@ -32,7 +32,6 @@ pub(super) struct Access {
     /// Files whose contents the client copies when it is made.
     credential_files: Vec<PathBuf>,
     token_file: Option<PathBuf>,
-    /// The plugin that provides the credentials.
     pub(super) plugin: Option<ExecConfig>,
 }
 

@@ -42,7 +42,6 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// as broken, because the kernel takes it in place of the number of probes.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Makes a client with this configuration.
 pub(super) fn client(config: &Config) -> Result<Client, Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);

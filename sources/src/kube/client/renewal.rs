@@ -59,7 +59,6 @@ struct Current {
     /// The time at which the credentials of the plugin expire.
     expires: Option<Instant>,
     plugin_run: Option<Instant>,
-    /// Whether the server rejected the credentials.
     is_rejected: bool,
 }
 

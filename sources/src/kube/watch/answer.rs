@@ -76,7 +76,6 @@ fn status(head: &Parts, form: ContentType, body: Bytes) -> Status {
 }
 
 impl Answer {
-    /// Reads the page of a list.
     pub(super) async fn page<T: DecodableObject>(self) -> Result<Page<T>, Failure> {
         let body = self.body.collect().await.map_err(Failure::cut)?.to_bytes();
         match self.form {
@@ -142,7 +141,6 @@ impl Framing {
     }
 }
 
-/// The frames of a body.
 struct Frames {
     framing: Framing,
     body: Body,

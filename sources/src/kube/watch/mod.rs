@@ -82,7 +82,6 @@ pub(crate) struct Target {
     pub(crate) is_optional: bool,
 }
 
-/// A watch and its state.
 pub(crate) struct Watch<T, I> {
     client: Client,
     pacer: Pacer,
@@ -518,7 +517,6 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         }
     }
 
-    /// Adds an object to a list.
     async fn add(&mut self, list: &mut List, item: Item<T>) -> Result<(), ReceiverDropped> {
         match list {
             List::Sent => self.apply(item).await,

@@ -25,7 +25,6 @@ use super::{
 /// over the document.
 const MAX_PASSES: usize = 100;
 
-/// The content of one file.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     /// The objects that could be decoded, in the file's order.
@@ -44,7 +43,6 @@ impl Content {
         Self { problems: vec![problem], has_unknown: true, ..Self::default() }
     }
 
-    /// Decodes the text of `file`.
     pub(super) fn decode(file: &Path, syntax: Syntax, text: &str) -> Self {
         let mut content = Self::default();
         let (documents, rest) = documents(syntax, text);

@@ -39,7 +39,6 @@ impl TypedDocument {
     }
 }
 
-/// Decodes an object of the kind.
 #[derive(Clone, Copy)]
 struct ObjectSeed(Kind);
 
@@ -95,7 +94,6 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
     }
 }
 
-/// Decodes the items of a list.
 struct ItemsSeed<'s>(&'s [Option<Slot>]);
 
 impl<'de> DeserializeSeed<'de> for ItemsSeed<'_> {

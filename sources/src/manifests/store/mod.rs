@@ -13,7 +13,6 @@ use super::{
     problem::{Problem, Severity},
 };
 
-/// The objects of one file.
 #[derive(Debug, Default)]
 struct FileState {
     /// The objects of the file; the last good state of objects that can no longer be decoded.
@@ -42,12 +41,10 @@ struct Effective {
     fault: Option<Fault>,
 }
 
-/// The objects of all files.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     /// The files by path: the last file that holds an object decides.
     files: BTreeMap<PathBuf, FileState>,
-    /// The files that hold an object.
     holders: HashMap<ObjectKey, BTreeSet<PathBuf>>,
     /// The objects as they were sent last.
     sent: BTreeMap<ObjectKey, Arc<Object>>,

@@ -63,7 +63,6 @@ pub fn not_found() -> Answer {
     answer(StatusCode::NOT_FOUND, PLAIN_TEXT, "404 page not found\n")
 }
 
-/// Returns a request for `path`.
 #[cfg(test)]
 pub(crate) fn get(path: &str) -> Request<Bytes> {
     Request::get(path).body(Bytes::new()).unwrap()
