@@ -27,7 +27,7 @@ impl NftBackend {
 
 impl Backend for NftBackend {
     fn profile(&self) -> Profile {
-        PROFILE
+        Profile { is_beside: self.config.is_beside, ..PROFILE }
     }
 
     fn probe(&self) -> Result<Probed, ProxierError> {

@@ -16,7 +16,7 @@ mod proxier;
 
 pub use self::{
     backend::NftBackend,
-    layout::NftConfig,
+    layout::{NftConfig, names::OF_NAMED_PROXY},
     probe::{ProbeError, probe},
     proxier::{NftProxier, PROFILE, render},
 };

@@ -92,12 +92,11 @@ pub fn nft_config(settings: &BackendSettings, families: PerFamily<bool>) -> NftC
         NftTransport::Netlink => TransportKind::Netlink,
         NftTransport::Json => TransportKind::Json,
     };
-    if let Some(table) = &settings.nft_table {
-        config.table = table.clone().into();
-        config.is_beside = true;
-    }
     config.any_kernel = env::var_os(SKIP_KERNEL_CHECK).is_some_and(|value| !value.is_empty());
-    config
+    match &settings.beside {
+        Some(name) => config.beside(name),
+        None => config,
+    }
 }
 
 fn iptables_config(settings: &BackendSettings, families: PerFamily<bool>) -> IptablesConfig {
@@ -154,7 +153,7 @@ fn userspace_config(settings: &BackendSettings, families: PerFamily<bool>) -> Us
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::proxier;
+    use switchyard_core::proxier::{self, Profile};
     use switchyard_userspace::{CaptureMode, forwarder::ForwarderConfig};
 
     use super::*;
@@ -247,6 +246,8 @@ mod tests {
             let others: Vec<Mode> = MODES.into_iter().filter(|other| *other != mode).collect();
             let profile = get(&backends, mode).unwrap().profile();
             assert_eq!(modes(&proxier::conflicting(&backends, &profile)), others, "{mode}");
+            let beside = Profile { is_beside: true, ..profile };
+            assert!(proxier::conflicting(&backends, &beside).is_empty(), "another proxy's");
         }
     }
 }

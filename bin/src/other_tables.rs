@@ -17,8 +17,9 @@ use switchyard_kernel::{
     netlink::Error,
     nftables::gates::{ChainPath, Chains, ClosedGate, GateHook, NewFlow},
 };
+use switchyard_nft::OF_NAMED_PROXY;
 
-use crate::{config::settings::OF_NAMED_PROXY, pace::Pace};
+use crate::pace::Pace;
 
 /// The names of programs, by what the names of all their tables or chains begin with.
 const PROGRAMS: [(&str, &str); 4] =

@@ -49,8 +49,10 @@ pub struct NodeConfig {
     pub loopback_endpoints: bool,
     /// The value of the label `service.kubernetes.io/service-proxy-name` of the Services that this
     /// proxy serves (KEP-2447); `None` for Services without the label. A proxy with a name stands
-    /// beside the cluster's: addresses of a ServiceCIDR that no Service has are the other proxy's
-    /// to drop. Fixed for the lifetime of a tracker, like the name.
+    /// beside the cluster's, which needs a backend that can
+    /// ([`Profile::is_beside`](crate::proxier::Profile::is_beside)): addresses of a ServiceCIDR
+    /// that no Service has are the other proxy's to drop. Fixed for the lifetime of a tracker, like
+    /// the name.
     pub service_proxy_name: Option<String>,
 }
 

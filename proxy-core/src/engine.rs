@@ -51,6 +51,11 @@ pub enum EngineError {
     /// The thread or its runtime could not be started.
     #[error("cannot start the engine's thread")]
     Thread(#[source] io::Error),
+    /// The proxy has a [name](NodeConfig::service_proxy_name), and the backend does not stand
+    /// beside another proxy's, or the other way round: one of the two would remove what the other
+    /// has programmed, or serve the same Services.
+    #[error("a backend stands beside another proxy if the proxy has a name, and only then")]
+    NotBeside,
     /// The thread panicked, so that the backend is lost.
     #[error("the engine panicked")]
     Panicked,
@@ -122,7 +127,7 @@ impl EngineBuilder {
     /// been opened in the same one.
     ///
     /// # Errors
-    /// [`EngineError::Thread`]
+    /// [`EngineError::Thread`], [`EngineError::NotBeside`]
     pub fn start(self, proxier: impl Proxier + 'static) -> Result<Engine, EngineError> {
         let Self {
             node,
@@ -135,6 +140,9 @@ impl EngineBuilder {
             thread_name,
         } = self;
         let proxier: Box<dyn Proxier> = Box::new(proxier);
+        if node.service_proxy_name.is_some() != proxier.profile().is_beside {
+            return Err(EngineError::NotBeside);
+        }
         let monitor = proxier.monitor();
         let runner = Runner::new(Tracker::new(node), proxier, timing, observer)
             .watched(monitor.as_ref().is_some_and(|monitor| monitor.misses_nothing()))

@@ -177,7 +177,8 @@ impl Builder {
     }
 
     /// Whether node ports are served on loopback addresses, if the node's addresses for node ports
-    /// include them and the backend can serve them; true by default. Takes the place of
+    /// include them and the backend can serve them; true by default, but for a proxy beside
+    /// another one, whose loopback addresses these are. Takes the place of
     /// [`NodeConfig::localhost_node_ports`]. For IPv4, the kernel's parameter `route_localnet` is
     /// set once the backend's rules keep other hosts out.
     pub fn localhost(self, localhost: bool) -> Self {
@@ -204,7 +205,8 @@ impl Builder {
     /// probes the node.
     ///
     /// # Errors
-    /// If the node cannot run the backend, or a thread cannot be started.
+    /// If the node cannot run the backend, the backend does not fit
+    /// [`NodeConfig::service_proxy_name`], or a thread cannot be started.
     pub fn start(self) -> Result<Proxy, StartError> {
         let backend = self.backend.ok_or(StartError::NoBackend)?;
         let probed = self.probed.map_or_else(|| backend.probe(), Ok)?;

@@ -37,7 +37,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(asked: NodeConfig, profile: &Profile) -> Self {
+    pub(crate) fn new(mut asked: NodeConfig, profile: &Profile) -> Self {
+        asked.localhost_node_ports &= !profile.is_beside;
         let mut used = asked.clone();
         check(profile, &mut used);
         Self { asked, used }

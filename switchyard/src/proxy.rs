@@ -306,8 +306,9 @@ impl Handle {
         }
     }
 
-    /// Changes the configuration of the node. The name stays, and so does
-    /// [`NodeConfig::localhost_node_ports`]: see [`set_localhost`](Self::set_localhost).
+    /// Changes the configuration of the node. The names of the node and of the proxy stay, and so
+    /// do [`NodeConfig::loopback_endpoints`] and [`NodeConfig::localhost_node_ports`]: see
+    /// [`set_localhost`](Self::set_localhost).
     ///
     /// # Errors
     /// [`EngineError::Ended`]

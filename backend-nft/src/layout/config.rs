@@ -5,7 +5,7 @@ use std::{borrow::Cow, net::IpAddr};
 use switchyard_core::{model::PerFamily, transition::Transition};
 use switchyard_kernel::nftables::{Family, Table, TransportKind};
 
-use super::names::KUBE_PROXY;
+use super::names::{KUBE_PROXY, OF_NAMED_PROXY};
 
 /// The configuration of the backend, which does not change during its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,12 @@ impl Default for NftConfig {
 }
 
 impl NftConfig {
+    /// Returns the same configuration for a proxy with this
+    /// [name](switchyard_core::config::NodeConfig::service_proxy_name), beside the cluster's proxy.
+    pub fn beside(self, name: &str) -> Self {
+        Self { table: format!("{OF_NAMED_PROXY}{name}").into(), is_beside: true, ..self }
+    }
+
     /// The mask of the masquerade bit.
     pub(crate) fn mark(&self) -> u32 {
         1 << self.masquerade_bit

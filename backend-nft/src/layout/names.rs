@@ -14,6 +14,9 @@ use switchyard_kernel::nftables::Table;
 /// The name of both tables in nftables mode, which is upstream's.
 pub(crate) const KUBE_PROXY: &str = "kube-proxy";
 
+/// The beginning of the names of tables of a proxy with a name, beside the cluster's proxy.
+pub const OF_NAMED_PROXY: &str = "service-proxy-";
+
 /// The comment of a table, which is upstream's.
 pub(crate) fn table_comment(table: &Table) -> String {
     format!("rules for {}", table.name)

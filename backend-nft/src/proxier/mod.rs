@@ -490,6 +490,7 @@ impl Proxier for NftProxier {
         Profile {
             capabilities,
             guards_loopback: self.config.families.v4,
+            is_beside: self.config.is_beside,
             most_listed: (self.undivided / ELEMENTS_OF_OBJECT).max(1),
             ..PROFILE
         }

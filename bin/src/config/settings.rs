@@ -35,9 +35,6 @@ pub(crate) fn select_mode(modes: &[Mode], text: &str) -> Option<Mode> {
     }
 }
 
-/// The beginning of the names of tables and of the socket of a proxy with a name.
-pub const OF_NAMED_PROXY: &str = "service-proxy-";
-
 /// The source of objects.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceSettings {
@@ -86,8 +83,8 @@ pub struct BackendSettings {
     pub masquerade_bit: u8,
     /// The transport of transactions, in nftables mode.
     pub nft_transport: NftTransport,
-    /// The name of the tables in nftables mode; `None` for kube-proxy's.
-    pub nft_table: Option<String>,
+    /// The name of the proxy, if it stands beside the cluster's.
+    pub beside: Option<String>,
     /// Settings that only ipvs mode needs; the defaults in any other mode.
     pub ipvs: IpvsSettings,
     /// Settings that only userspace mode needs.
@@ -336,10 +333,7 @@ impl Settings {
                     .and_then(|b| b.try_into().ok())
                     .unwrap_or(14),
                 nft_transport: flag_only.nft_transport,
-                nft_table: flag_only
-                    .service_proxy_name
-                    .as_ref()
-                    .map(|name| format!("{OF_NAMED_PROXY}{name}")),
+                beside: flag_only.service_proxy_name.clone(),
                 ipvs: match mode {
                     Mode::IPVS => IpvsSettings {
                         drain_limit: flag_only.ipvs_drain_limit,

@@ -29,6 +29,7 @@ use switchyard_core::{
     model::ServiceName,
     track::Tracker,
 };
+use switchyard_nft::OF_NAMED_PROXY;
 
 use self::{client::ClientError, server::Request, snapshot::SnapshotError};
 use crate::{
@@ -37,7 +38,6 @@ use crate::{
         self, Loaded,
         cli::{ExplainArguments, OutputFormat},
         flags::{Flags, table},
-        settings::OF_NAMED_PROXY,
     },
     printable::{ended, print_json, print_lines},
     tracked::{self, TrackedError},

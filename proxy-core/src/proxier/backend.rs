@@ -97,7 +97,8 @@ impl fmt::Debug for Probed {
 pub fn conflicting(backends: &[Arc<dyn Backend>], open: &Profile) -> Vec<Arc<dyn Backend>> {
     let is_conflicting = |other: &&Arc<dyn Backend>| {
         let other = other.profile();
-        other.mode != open.mode
+        !open.is_beside
+            && other.mode != open.mode
             && (open.conflicts_with.contains(&other.mode)
                 || other.conflicts_with.contains(&open.mode))
     };

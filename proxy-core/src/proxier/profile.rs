@@ -25,6 +25,10 @@ pub struct Profile {
     /// Whether the rules keep other hosts from loopback addresses of IPv4 where node ports are
     /// served on these, so that the kernel may route them (`route_localnet`).
     pub guards_loopback: bool,
+    /// Whether the rules stand beside those of another proxy, in tables of their own, as those of a
+    /// proxy with a [name](crate::config::NodeConfig::service_proxy_name) must, and of no other.
+    /// The rules of other modes, and the node's loopback addresses, are the other proxy's.
+    pub is_beside: bool,
     /// The most objects of a list that are applied before a sync, at least one. Longer lists that
     /// come after the first sync are synced in parts, so that another change waits for a part
     /// alone. It is for backends whose syncs cost in proportion to what changes.
@@ -41,6 +45,7 @@ impl Profile {
             capabilities: Capabilities::KUBE_PROXY,
             translates_flows: true,
             guards_loopback: false,
+            is_beside: false,
             most_listed: usize::MAX,
         }
     }

@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::*;
+use crate::StartError;
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -222,6 +223,28 @@ async fn a_configuration_keeps_what_it_cannot_set() {
         seen.push((node.node_name, node.masquerade_all, node.localhost_node_ports));
     }
     assert_eq!(seen, [("node-1".to_owned(), true, true), ("node-1".to_owned(), true, false)]);
+}
+
+/// Whoever served in the place of the cluster's proxy would remove the Services of that.
+#[test]
+fn a_proxy_has_a_name_if_it_stands_beside_another() {
+    for is_beside in [false, true] {
+        for name in [None, Some("pilot".to_owned())] {
+            let is_named = name.is_some();
+            let mut node = NodeConfig::new("node-1");
+            node.service_proxy_name = name;
+            let fake = Fake::new(Profile { is_beside, ..USER_SPACE });
+            let started = Proxy::builder(node).backend(fake).addresses(false).start();
+            if is_named != is_beside {
+                let error = started.err().unwrap();
+                assert!(matches!(error, StartError::Engine(EngineError::NotBeside)), "{error}");
+                continue;
+            }
+            let handle = started.unwrap().handle();
+            let node = handle.node.borrow();
+            assert_eq!(node.asked.localhost_node_ports, !is_beside);
+        }
+    }
 }
 
 #[test]
