@@ -13,11 +13,14 @@
 //! Many engines can run in one process, one to a network namespace: everything that an engine
 //! starts works in the namespace of the thread that called [`EngineBuilder::start`].
 
-use std::{io, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, future::pending, io, panic::resume_unwind, pin::pin, sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::mpsc::{self, Receiver, Sender},
-    task::JoinSet,
+    task::{JoinError, JoinSet},
     time::{sleep, timeout},
 };
 
@@ -192,7 +195,20 @@ async fn live(
     if let Some(monitor) = monitor {
         tasks.spawn(watch(monitor, to_self));
     }
-    runner.run(received, stop).await
+    tokio::select! {
+        proxier = runner.run(received, stop) => proxier,
+        never = panicked(&mut tasks) => match never {},
+    }
+}
+
+/// Panics as a task does: without its reports, the engine would take what it knows for true.
+async fn panicked(tasks: &mut JoinSet<()>) -> Infallible {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {
+            resume_unwind(panic);
+        }
+    }
+    pending().await
 }
 
 /// Sends the monitor's reports to the runner.
@@ -332,7 +348,7 @@ mod tests {
             match self.0.pop() {
                 Some(Some(ip)) => Ok(vec![ip]),
                 Some(None) => Err("no list".into()),
-                None => std::future::pending().await,
+                None => pending().await,
             }
         }
     }
