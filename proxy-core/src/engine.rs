@@ -76,15 +76,9 @@ pub struct EngineBuilder {
     observer: Arc<dyn Observer>,
     addresses: Option<Box<dyn InterfaceAddresses>>,
     conflicting: Vec<Arc<dyn Backend>>,
-    thread_name: String,
 }
 
 impl EngineBuilder {
-    /// The name of the engine's thread, of which the kernel shows 15 bytes; `engine` by default.
-    pub fn thread_name(self, name: impl Into<String>) -> Self {
-        Self { thread_name: name.into(), ..self }
-    }
-
     /// The timing of syncs; kube-proxy's periods by default.
     pub fn timing(self, timing: RunnerConfig) -> Self {
         Self { timing, ..self }
@@ -132,16 +126,8 @@ impl EngineBuilder {
     /// # Errors
     /// [`EngineError::Thread`], [`EngineError::NotBeside`]
     pub fn start(self, proxier: impl Proxier + 'static) -> Result<Engine, EngineError> {
-        let Self {
-            node,
-            timing,
-            node_patience,
-            node_check,
-            observer,
-            addresses,
-            conflicting,
-            thread_name,
-        } = self;
+        let Self { node, timing, node_patience, node_check, observer, addresses, conflicting } =
+            self;
         let proxier: Box<dyn Proxier> = Box::new(proxier);
         if node.service_proxy_name.is_some() != proxier.profile().is_beside {
             return Err(EngineError::NotBeside);
@@ -153,7 +139,7 @@ impl EngineBuilder {
             .replacing(conflicting);
         let (inputs, received) = mpsc::channel(QUEUE);
         let to_self = inputs.clone();
-        let worker = Worker::start(thread_name, move |stop| {
+        let worker = Worker::start("engine".to_owned(), move |stop| {
             live(runner, monitor, addresses, received, to_self, stop.requested())
         })
         .map_err(EngineError::Thread)?;
@@ -275,7 +261,6 @@ impl Engine {
             observer: Arc::new(()),
             addresses: None,
             conflicting: Vec::new(),
-            thread_name: "engine".to_owned(),
         }
     }
 
