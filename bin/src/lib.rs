@@ -66,6 +66,9 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program with these arguments, the first of which is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    if let Err(error) = process::keep_exit_statuses() {
+        let _ = writeln!(io::stderr(), "cannot handle SIGCHLD: {error}");
+    }
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let name = arguments.first().and_then(|path| Path::new(path).file_name());
     if name.is_some_and(|name| name == log_runner::NAME) {

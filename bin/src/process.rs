@@ -14,11 +14,20 @@ use rustix::{
     thread::{CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities},
 };
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
     flag, low_level,
 };
 use switchyard_core::error::ErrorChain;
 use tokio::signal::unix::SignalKind;
+
+/// Has the kernel keep the exit status of programs that this one runs until the status is read,
+/// also if the parent has SIGCHLD ignored, which is inherited: by a handler, as in Go's programs.
+///
+/// # Errors
+/// If the handler cannot be installed.
+pub fn keep_exit_statuses() -> io::Result<()> {
+    flag::register(SIGCHLD, Arc::default()).map(drop)
+}
 
 /// Has signals end the program, if it is the first process of its PID namespace.
 ///

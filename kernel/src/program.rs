@@ -11,7 +11,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::ioctl_fionbio,
+    io::{Errno, ioctl_fionbio},
     process::{Pid, Signal, kill_process_group},
 };
 
@@ -111,7 +111,7 @@ impl<'a> Pipes<'a> {
         loop {
             let is_moving = self.write()? | self.read()?;
             if status.is_none() {
-                status = child.try_wait()?;
+                status = child.try_wait().map_err(named)?;
                 // All that the child wrote is in the pipes.
                 if status.is_some() {
                     deadline = deadline.min(Instant::now() + GRACE);
@@ -134,7 +134,7 @@ impl<'a> Pipes<'a> {
         let mut pipes: Vec<_> = self.all().map(|(pipe, flags)| PollFd::new(pipe, flags)).collect();
         let pause = Timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() };
         match poll(&mut pipes, Some(&pause)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -174,6 +174,13 @@ impl<'a> Pipes<'a> {
     }
 }
 
+/// Names the cause of an error that the kernel calls "No child processes".
+fn named(error: io::Error) -> io::Error {
+    const LOST: &str = "its exit status is lost: SIGCHLD is ignored in this process, or another \
+                        part of this process waits for all children";
+    if Errno::from_io_error(&error) == Some(Errno::CHILD) { io::Error::other(LOST) } else { error }
+}
+
 fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
@@ -199,6 +206,8 @@ fn kill(mut child: Child) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{WaitOptions, waitpid};
+
     use super::*;
 
     fn shell(script: &str) -> Command {
@@ -249,6 +258,19 @@ mod tests {
             assert!(start.elapsed() < PATIENCE, "the child of {} still runs", pid.trim());
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    #[test]
+    fn a_status_that_another_part_of_the_process_has_taken_is_missed() {
+        let mut command = shell("cat");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let mut pipes = Pipes::new(&mut child, b"");
+        pipes.stdin = None;
+        waitpid(Some(pid), WaitOptions::empty()).unwrap();
+        let error = pipes.serve(&mut child, Instant::now() + LONG).unwrap_err();
+        assert!(error.to_string().contains("SIGCHLD is ignored"), "{error}");
     }
 
     /// The process outlives the program's group, too.

@@ -57,6 +57,17 @@ fn signals_have_their_default_effect_and_rules_stay() {
     }
 }
 
+/// A supervisor that waits for no child may have SIGCHLD ignored.
+#[test]
+fn programs_have_an_exit_status_though_their_end_is_ignored() {
+    let namespace = Namespace::new();
+    let mut command = namespace.0.command("env");
+    let program = env!("CARGO_BIN_EXE_switchyard");
+    command.args(["--default-signal", "--ignore-signal=CHLD", program, "--proxy-mode=iptables"]);
+    let (status, log) = end_by(&namespace, "TERM", command, |program| program);
+    assert_eq!(status.signal(), Some(15), "{log}");
+}
+
 #[test]
 fn new_connections_wait_for_the_next_start_though_the_old_ones_end_at_once() {
     let namespace = Namespace::new();
