@@ -161,7 +161,7 @@ impl Builder {
         Self { conntrack, ..self }
     }
 
-    /// Receives a report of each attempt to remove conntrack entries.
+    /// Receives a report of each attempt to remove conntrack entries, on a thread of the proxy.
     pub fn on_reconciled(self, report: impl FnMut(Report) + Send + 'static) -> Self {
         Self { on_reconciled: Box::new(report), ..self }
     }
@@ -171,7 +171,8 @@ impl Builder {
         Self { health_checks, ..self }
     }
 
-    /// Receives the health check node ports that cannot be served, which are logged in any case.
+    /// Receives the health check node ports that cannot be served, which are logged in any case, on
+    /// a thread of the proxy: the function must not block, as [`Proxy::stop`] waits for it.
     pub fn on_not_served(self, report: impl Fn(NotServed<'_>) + Send + 'static) -> Self {
         Self { on_not_served: Box::new(report), ..self }
     }
@@ -193,7 +194,8 @@ impl Builder {
     }
 
     /// Receives the number of sockets at `[::1]`, and the number of failures to open one since the
-    /// last report. In nftables mode, sockets serve node ports there if an entry of
+    /// last report, on a thread of the proxy: the function must not block, as [`Proxy::stop`] waits
+    /// for it. In nftables mode, sockets serve node ports there if an entry of
     /// [`NodeConfig::node_port_addresses`] includes the address, unless
     /// [`localhost`](Self::localhost) is off.
     #[cfg(feature = "userspace")]

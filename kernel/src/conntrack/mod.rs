@@ -34,12 +34,7 @@ mod testing;
 mod usage;
 mod worker;
 
-use std::{
-    io,
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{io, sync::Arc, thread, time::Duration};
 
 use switchyard_core::{
     model::{IpFamily, Protocol, ServicePortId},
@@ -78,10 +73,10 @@ pub struct Report {
 }
 
 /// Removes stale entries, in the network namespace in which it was started, until it is dropped.
+/// Dropping it waits for nothing: the worker ends after the request that is under way.
 #[derive(Debug)]
 pub struct Reconciler {
     queue: Arc<Queue>,
-    worker: Option<JoinHandle<()>>,
 }
 
 impl Reconciler {
@@ -98,9 +93,8 @@ impl Reconciler {
                 report,
             );
         };
-        let worker =
-            thread::Builder::new().name("conntrack".into()).spawn(body).map_err(Error::Thread)?;
-        Ok(Self { queue, worker: Some(worker) })
+        thread::Builder::new().name("conntrack".into()).spawn(body).map_err(Error::Thread)?;
+        Ok(Self { queue })
     }
 
     /// Has flows end also while nobody serves their Service port. For users whose endpoints are
@@ -153,10 +147,6 @@ impl Observer for Reconciler {
 impl Drop for Reconciler {
     fn drop(&mut self) {
         self.queue.stop();
-        if let Some(worker) = self.worker.take() {
-            // A panic of the worker was reported when it happened.
-            let _ = worker.join();
-        }
     }
 }
 

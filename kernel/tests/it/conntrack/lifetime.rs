@@ -90,7 +90,7 @@ fn more_flows_than_fit_into_one_batch_go_too() {
 }
 
 #[test]
-fn a_sync_never_waits_for_the_worker() {
+fn nobody_waits_for_the_worker_and_a_drop_ends_it() {
     in_namespace(|| {
         // The worker stands still in its report, for as long as the test likes.
         let (reporting, reported) = mpsc::channel();
@@ -129,19 +129,15 @@ fn a_sync_never_waits_for_the_worker() {
         release.send(()).unwrap();
         assert!(reconciler.wait_idle(PATIENCE));
         assert!(reported.try_recv().is_err());
-        drop(release);
-    });
-}
 
-#[test]
-fn dropping_it_ends_the_worker() {
-    in_namespace(|| {
-        let (sender, receiver) = mpsc::channel();
-        let report = move |report| sender.send(report).unwrap();
-        let reconciler = Reconciler::start(report).unwrap();
+        // Nor does its end wait: the owner of the report may be who ends it.
+        sync(&[pod("10.1.0.2")]);
+        reported.recv_timeout(PATIENCE).unwrap();
         drop(reconciler);
-        // The worker's end of the channel is gone, so the worker is.
-        assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+        release.send(()).unwrap();
+        // The worker's end of the channel goes with the worker.
+        let end = reported.recv_timeout(PATIENCE);
+        assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
     });
 }
 
