@@ -1,4 +1,8 @@
-//! The backends that the features select, with their defaults. Their crates have the settings.
+//! The backends that the features select, with their defaults, for the families that the kernel has
+//! in the network namespace of the calling thread. Their crates have the settings.
+
+#[cfg(any(feature = "nftables", feature = "ipvs", feature = "userspace"))]
+use switchyard_kernel::families;
 
 #[cfg(feature = "iptables")]
 pub use switchyard_iptables::{IptablesBackend, IptablesConfig};
@@ -12,10 +16,12 @@ pub use switchyard_userspace::{UserspaceBackend, UserspaceConfig};
 /// Returns the nftables backend.
 #[cfg(feature = "nftables")]
 pub fn nftables() -> NftBackend {
-    NftBackend::default()
+    let mut config = NftConfig::default();
+    config.families = families();
+    NftBackend::new(config)
 }
 
-/// Returns the iptables backend.
+/// Returns the iptables backend, whose probe finds out about the families.
 #[cfg(feature = "iptables")]
 pub fn iptables() -> IptablesBackend {
     IptablesBackend::default()
@@ -24,11 +30,15 @@ pub fn iptables() -> IptablesBackend {
 /// Returns the ipvs backend.
 #[cfg(feature = "ipvs")]
 pub fn ipvs() -> IpvsBackend {
-    IpvsBackend::default()
+    let mut config = IpvsConfig::default();
+    config.families = families();
+    IpvsBackend::new(config)
 }
 
 /// Returns the userspace backend, which proxies connections itself.
 #[cfg(feature = "userspace")]
 pub fn userspace() -> UserspaceBackend {
-    UserspaceBackend::default()
+    let mut config = UserspaceConfig::default();
+    config.families = families();
+    UserspaceBackend::new(config)
 }

@@ -28,7 +28,7 @@ pub use switchyard_core::{
     runner::{EngineEvent, Input, NodePatience, Observer, RunnerConfig},
     state, track, transition,
 };
-pub use switchyard_kernel::conntrack;
+pub use switchyard_kernel::{conntrack, families};
 #[cfg(feature = "kube")]
 pub use switchyard_sources::kube;
 #[cfg(feature = "manifests")]

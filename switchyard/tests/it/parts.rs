@@ -13,7 +13,9 @@ use std::{
 use serde_json::{Value, json};
 use switchyard::{
     Builder, NodeConfig, Proxy, SyncReport,
+    model::PerFamily,
     objects::{EndpointSlice, Kind, Service},
+    proxier::Backend,
 };
 use switchyard_core::testing::until;
 use test_netns::wait::PATIENCE;
@@ -155,6 +157,16 @@ fn health() -> Option<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
+}
+
+#[test]
+fn families_are_those_of_the_kernel() {
+    in_namespace(|| {
+        let families = || switchyard::nftables().probe().unwrap().families;
+        assert_eq!(families(), PerFamily { v4: true, v6: true });
+        fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
+        assert_eq!(families(), PerFamily { v4: true, v6: false });
+    });
 }
 
 /// A program with proxies in several namespaces may end them from any thread.
