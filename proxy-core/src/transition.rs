@@ -359,7 +359,7 @@ impl DerivedState {
     /// the backend beneath asked to be synced again.
     pub fn mark_synced(&mut self, requeue_after: Option<Duration>) {
         self.unsynced.mark_synced();
-        self.due = requeue_after.map(|wait| Instant::now() + wait);
+        self.due = requeue_after.and_then(|wait| Instant::now().checked_add(wait));
     }
 
     /// The time until the backend beneath is to be synced again, which each report of the backend

@@ -101,7 +101,7 @@ impl Proxy {
     }
 
     /// Returns a handle for async programs and changes of the configuration. Handles do not keep
-    /// the proxy running.
+    /// the proxy running, but they keep its network namespace.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -171,7 +171,7 @@ impl Proxy {
     /// takes of this time, and may exceed it; new connections wait then for the successor.
     ///
     /// # Errors
-    /// [`EngineError::Panicked`]
+    /// [`EngineError::Panicked`], [`EngineError::Thread`]
     pub fn drain(self, limit: Duration) -> Result<(), EngineError> {
         let Self { servers, sockets, engine, forwards, handle, .. } = self;
         let start = Instant::now();
@@ -181,7 +181,8 @@ impl Proxy {
         while forwards.as_ref().is_some_and(|forwards| (forwards.are_there)()) && are_accepted() {
             thread::sleep(LOOK);
         }
-        let stopping = thread::spawn(|| engine.stop());
+        let stopping = thread::Builder::new().spawn(|| engine.stop());
+        let stopping = stopping.map_err(EngineError::Thread)?;
         while !stopping.is_finished() && are_accepted() {
             thread::sleep(LOOK);
         }

@@ -60,6 +60,8 @@ fn a_derived_state_has_the_changes_since_its_own_last_sync() {
     assert!(!derived.is_due() && derived.requeue_after().is_none());
     derived.mark_synced(Some(Duration::from_secs(3600)));
     assert!(!derived.is_due() && derived.requeue_after().is_some());
+    derived.mark_synced(Some(Duration::MAX));
+    assert!(!derived.is_due());
     derived.mark_synced(Some(Duration::ZERO));
     assert!(derived.is_due() && derived.transition().is_empty());
 }
