@@ -25,15 +25,18 @@ use super::{
 /// The loopback addresses of IPv4 (RFC 1122).
 const LOOPBACK_V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
 
-/// The name, type, hook and priority of each base chain, which are upstream's.
+/// The name, type, hook and priority of each base chain. These are upstream's, but for those chains
+/// that translate destinations, which come before other programs': rules for host ports would take
+/// traffic of Services at addresses of the node, and others mark connections by their destination.
+/// Of two chains at one priority, the kernel has the younger one come first.
 const BASE_CHAINS: [(&str, ChainKind, Hook, i32); 8] = [
     ("filter-prerouting-pre-dnat", ChainKind::Filter, Hook::Prerouting, -110),
     ("filter-output-pre-dnat", ChainKind::Filter, Hook::Output, -110),
     ("filter-input", ChainKind::Filter, Hook::Input, 0),
     ("filter-forward", ChainKind::Filter, Hook::Forward, 0),
     ("filter-output", ChainKind::Filter, Hook::Output, 0),
-    ("nat-prerouting", ChainKind::Nat, Hook::Prerouting, -100),
-    ("nat-output", ChainKind::Nat, Hook::Output, -100),
+    ("nat-prerouting", ChainKind::Nat, Hook::Prerouting, -101),
+    ("nat-output", ChainKind::Nat, Hook::Output, -101),
     ("nat-postrouting", ChainKind::Nat, Hook::Postrouting, 100),
 ];
 
@@ -65,12 +68,9 @@ fn by_name(name: &ChainName) -> Option<(ChainKind, Hook, i32)> {
 
 pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseChain> {
     let (kind, hook, priority) = by_name(name)?;
-    // The addresses of Services are the node's: before rules that translate such, as for host
-    // ports.
-    let is_first = config.beneath_ipvs && kind == ChainKind::Nat && priority < 0;
     // The other proxy would drop what is to be refused.
     let is_before = config.is_beside && kind == ChainKind::Filter && priority == 0;
-    let priority = priority - i32::from(is_first || is_before);
+    let priority = priority - i32::from(is_before);
     Some(BaseChain { name: name.clone(), kind, hook, priority })
 }
 

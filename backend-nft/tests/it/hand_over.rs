@@ -1,17 +1,18 @@
 //! Whatever the Services: kube-proxy can take over what is rendered, and leave nothing in use.
 //!
-//! At a takeover it declares its base chains, sets and maps again; writes the rules of the chains
-//! that it knows; changes the elements of its maps; empties and deletes chains with a `/` in their
-//! names, and sets that are called `affinity-...`; and leaves everything else. If any of that is
-//! refused, so is all of it, and if a chain cannot be deleted it tries for ever.
+//! At a takeover it makes its base chains anew, whatever their hooks and priorities are; declares
+//! its sets and maps again; writes the rules of the chains that it knows; changes the elements of
+//! its maps; empties and deletes chains with a `/` in their names, and sets that are called
+//! `affinity-...`; and leaves everything else. If any of that is refused, so is all of it, and if a
+//! chain cannot be deleted it tries for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use switchyard_core::{testing, track::Tracker};
 use switchyard_kernel::nftables::{
-    BaseChain, ChainKind, Element, ElementData, Family, Field, Hook, OperationKind, Rule, SetData,
-    SetDef, Statement, Verdict,
+    BaseChain, Element, ElementData, Family, Field, OperationKind, Rule, SetData, SetDef,
+    Statement, Verdict,
 };
 use switchyard_nft::{NftConfig, render};
 
@@ -26,28 +27,17 @@ const CHAINS: [&str; 7] = [
     "reject-chain",
 ];
 
-fn base_chains() -> Vec<BaseChain> {
-    use ChainKind::{Filter, Nat};
-    use Hook::{Forward, Input, Output, Postrouting, Prerouting};
-    let base = |(name, kind, hook, priority): (&str, _, _, _)| BaseChain {
-        name: name.into(),
-        kind,
-        hook,
-        priority,
-    };
-    [
-        ("filter-prerouting-pre-dnat", Filter, Prerouting, -110),
-        ("filter-output-pre-dnat", Filter, Output, -110),
-        ("filter-input", Filter, Input, 0),
-        ("filter-forward", Filter, Forward, 0),
-        ("filter-output", Filter, Output, 0),
-        ("nat-prerouting", Nat, Prerouting, -100),
-        ("nat-output", Nat, Output, -100),
-        ("nat-postrouting", Nat, Postrouting, 100),
-    ]
-    .map(base)
-    .into()
-}
+/// kube-proxy's base chains.
+const BASE_CHAINS: [&str; 8] = [
+    "filter-prerouting-pre-dnat",
+    "filter-output-pre-dnat",
+    "filter-input",
+    "filter-forward",
+    "filter-output",
+    "nat-prerouting",
+    "nat-output",
+    "nat-postrouting",
+];
 
 /// Key and data of a set or map that kube-proxy knows.
 fn upstreams(name: &str, family: Family) -> Option<(Vec<Field>, SetData)> {
@@ -94,7 +84,7 @@ fn target(verdict: &Verdict) -> Option<&str> {
 impl Table {
     fn check(&self, family: Family) {
         for base in &self.base_chains {
-            assert!(base_chains().contains(base), "{base:?} is declared in another way");
+            assert!(BASE_CHAINS.contains(&base.name.as_str()), "{base:?} stays");
         }
         for chain in &self.chains {
             let is_known = CHAINS.contains(&chain.as_str());

@@ -82,7 +82,7 @@ fn a_table_that_is_not_ours_to_repair_is_replaced() {
         let listed = ruleset();
         assert!(listed.contains("10.96.0.1 . tcp . 80"), "{listed}");
         assert!(!listed.contains("policy drop"), "{listed}");
-        assert!(listed.contains("hook output priority -100"), "{listed}");
+        assert!(listed.contains("hook output priority -101"), "{listed}");
         assert!(nft("list table ip theirs").contains("set kept"));
     });
 }

@@ -13,6 +13,7 @@ mod circles;
 mod clocks;
 mod codes;
 mod documents;
+mod host_ports;
 mod ipvs;
 mod lb_algorithm;
 mod load;
