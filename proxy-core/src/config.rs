@@ -24,6 +24,10 @@ pub struct NodeConfig {
     pub local_pods: LocalPodsConfig,
     /// The addresses that serve node ports (`nodePortAddresses`); if empty, all local addresses.
     pub node_port_addresses: Vec<NodePortAddressConfig>,
+    /// Whether the health checks of Services are served on all local addresses whatever
+    /// `node_port_addresses` is: where nobody limited node ports but their default, load balancers
+    /// may ask at addresses of their own.
+    pub health_checks_everywhere: bool,
     /// Whether node ports may be served on loopback addresses as well
     /// (`iptables.localhostNodePorts`), if the entries of `node_port_addresses` include loopback
     /// addresses. The kernel can do so for IPv4 only, with the setting `route_localnet`,
@@ -64,6 +68,7 @@ impl NodeConfig {
             masquerade_all: false,
             local_pods: LocalPodsConfig::default(),
             node_port_addresses: Vec::new(),
+            health_checks_everywhere: false,
             localhost_node_ports: false,
             bind_address: None,
             eligible_without_node: false,

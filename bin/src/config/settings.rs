@@ -313,6 +313,7 @@ impl Settings {
         node.masquerade_all = section.masquerade_all;
         node.local_pods = local_pods(config)?;
         node.node_port_addresses = node_port_addresses(config, flag_only, mode);
+        node.health_checks_everywhere = config.node_port_addresses.is_empty();
         // Loopback addresses are the cluster's proxy's.
         node.localhost_node_ports =
             localhost_node_ports(config, mode) && flag_only.service_proxy_name.is_none();

@@ -101,7 +101,8 @@ pub struct NodeState {
     /// addresses and link-local ones of IPv6.
     pub node_ports: PerFamily<NodePortAddresses>,
     /// The addresses of the node on which the health checks of Services are served: those of
-    /// `node_ports`, as configured, whatever the backend has to know.
+    /// `node_ports`, as configured, whatever the backend has to know, or
+    /// [all](crate::config::NodeConfig::health_checks_everywhere).
     pub health_check_addresses: PerFamily<NodePortAddresses>,
     /// All addresses of the node's interfaces, for backends that
     /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports); for others, none.

@@ -75,7 +75,10 @@ impl NodeInputs {
             local_pods: PerFamily::from_fn(|family| self.local_pods(config, family)),
             pod_networks: facts.map_or_else(Vec::new, |facts| facts.pod_cidrs.clone()),
             node_ports,
-            health_check_addresses: addresses,
+            health_check_addresses: match config.health_checks_everywhere {
+                true => PerFamily::from_fn(|_| NodePortAddresses::AllLocal),
+                false => addresses,
+            },
             service_cidrs: match config.service_proxy_name {
                 Some(_) => PerFamily::default(),
                 None => PerFamily::from_fn(|family| {

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde_json::json;
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    model::{IpFamily, parse_cidr},
+    model::{IpFamily, PerFamily, parse_cidr},
     objects::Kind,
     proxier::{Capabilities, Mode},
     state::{Action, LocalPods, Masquerade, NodePortAddresses},
@@ -291,6 +291,15 @@ fn health_checks_are_served_as_configured_though_node_ports_are_listed() {
     assert_eq!(addresses(&cluster)[1], only(&["2001:db8::1"]));
     assert_eq!(cluster.tracker.state().node.addresses.len(), INTERFACES.len());
     assert_eq!(cluster.tracker.state().node.health_check_addresses, configured);
+
+    let mut cluster = Cluster::with(|config| {
+        configure(config, &["primary"]);
+        config.health_checks_everywhere = true;
+    });
+    cluster.apply(&[this(&["192.0.2.1"])]);
+    assert_eq!(addresses(&cluster)[0], only(&["192.0.2.1"]));
+    let everywhere = PerFamily::from_fn(|_| NodePortAddresses::AllLocal);
+    assert_eq!(cluster.tracker.state().node.health_check_addresses, everywhere);
 }
 
 #[test]

@@ -221,6 +221,7 @@ fn each_mode_has_its_section() {
     assert_eq!(ours.periods.sync, Duration::from_secs(5));
     assert!(ours.node.serves_localhost());
     assert_eq!(nftables.node.node_port_addresses, [NodePortAddressConfig::Primary]);
+    assert!(nftables.node.health_checks_everywhere);
     let iptables = settings("iptables");
     assert_eq!(iptables.backend.mode, Mode::IPTABLES);
     assert_eq!(iptables.node.node_port_addresses, [], "everywhere");
