@@ -2,43 +2,52 @@
 
 use switchyard_core::proxier::{Mode, ProxierError};
 use switchyard_kernel::{
-    nftables::{Elements, Family, Table, Transaction, Transport, TransportError},
+    nftables::{Elements, Family, Table, TableDump, Transaction, Transport, TransportError},
     sysctl::routes_localnet,
 };
 
 use crate::{
     NftConfig,
-    layout::{names::KUBE_PROXY, table},
+    layout::{
+        names::{KUBE_PROXY, LOOPBACK},
+        table,
+    },
 };
 
 /// Deletes the tables of both families. Unless another proxy cares for them, what
-/// [`table::guard_loopback`] adds stays while the kernel routes loopback addresses, in the table of
-/// nftables mode, whatever these tables are called.
+/// [`table::guard_loopback`] adds stays while the kernel routes loopback addresses, in a table of
+/// its own: to other programs, chains in the table of nftables mode mean that this mode serves.
 pub(crate) fn delete_tables(
     config: &NftConfig,
     transport: &mut dyn Transport,
 ) -> Result<(), ProxierError> {
     let delete = |family| -> Result<(), TransportError> {
         let table = config.table(family);
-        let Some(dump) = transport.read(&table, Elements::Omit)? else { return Ok(()) };
+        let dump = transport.read(&table, Elements::Omit)?;
         let mut transaction = Transaction::new();
-        transaction.delete_table(&table);
-        let guards = family == Family::Ip && !config.is_beside;
-        if guards && routes_localnet() && table::guards_loopback(&dump) {
-            let of_mode = Table::new(family, KUBE_PROXY);
-            let there = match of_mode == table {
-                true => None,
-                // To guard twice does no harm.
-                false => transport.read(&of_mode, Elements::Omit).unwrap_or_default(),
+        if dump.is_some() {
+            transaction.delete_table(&table);
+        }
+        if family == Family::Ip && !config.is_beside {
+            let guard = Table::new(family, LOOPBACK);
+            let there = transport.read(&guard, Elements::Omit)?;
+            let in_mode = match Table::new(family, KUBE_PROXY) {
+                of_mode if of_mode == table => None,
+                of_mode => transport.read(&of_mode, Elements::Omit).unwrap_or_default(),
             };
-            // A dormant one guards nothing, and the rest of the table is not to be woken.
-            let is_dormant = there.as_ref().is_some_and(|dump| dump.dormant);
-            if is_dormant {
-                transaction.delete_table(&of_mode);
+            let guards = |dump: &&TableDump| table::guards_loopback(dump);
+            let is_guarded = in_mode.iter().chain(&there).filter(guards).any(|dump| !dump.dormant);
+            let is_needed =
+                routes_localnet() && dump.iter().chain(&there).any(table::guards_loopback);
+            if there.is_some() && !(is_needed && is_guarded) {
+                transaction.delete_table(&guard);
             }
-            if is_dormant || !there.is_some_and(|dump| table::guards_loopback(&dump)) {
-                table::guard_loopback(&of_mode, &mut transaction);
+            if is_needed && !is_guarded {
+                table::guard_loopback(&guard, &mut transaction);
             }
+        }
+        if transaction.is_empty() {
+            return Ok(());
         }
         transport.commit(&transaction).map(drop)
     };

@@ -17,6 +17,9 @@ pub(crate) const KUBE_PROXY: &str = "kube-proxy";
 /// The beginning of the names of tables of a proxy with a name, beside the cluster's proxy.
 pub const OF_NAMED_PROXY: &str = "service-proxy-";
 
+/// The name of the table that guards loopback addresses where this backend has no other rules.
+pub(crate) const LOOPBACK: &str = "switchyard-loopback";
+
 /// The comment of a table, which is upstream's.
 pub(crate) fn table_comment(table: &Table) -> String {
     format!("rules for {}", table.name)

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use switchyard_core::{
     config::NodeConfig,
-    proxier::{Backend, Proxier},
+    proxier::{Backend, Mode, Proxier},
 };
 use switchyard_kernel::nftables::json::JsonTransport;
 use switchyard_nft::{NftBackend, NftConfig, NftProxier};
@@ -65,7 +65,8 @@ fn a_node_is_prepared_by_rules_that_the_first_sync_replaces() {
 fn assert_guard_alone() {
     let left = nft("list ruleset");
     assert_eq!((guards(), left.matches("chain ").count()), (1, 1), "{left}");
-    assert!(!left.contains("table ip6"), "{left}");
+    assert!(!left.contains("table ip6") && !left.contains("dormant"), "{left}");
+    assert!(!left.contains("kube-proxy"), "other programs take this mode for in force: {left}");
 }
 
 #[test]
@@ -76,10 +77,11 @@ fn a_clean_up_leaves_the_guard_while_it_is_needed() {
         let mut proxy = start(with_localhost());
         proxy.sync(web());
         route();
-        for _ in 0..2 {
-            backend.clean_up(None).unwrap();
+        // As for another mode, which has rules of its own.
+        for mode in [Some(Mode::IPTABLES), None, None] {
+            backend.clean_up(mode).unwrap();
             assert_guard_alone();
-            nft("add table ip kube-proxy { flags dormant; }");
+            nft("add table ip switchyard-loopback { flags dormant; }; add table ip6 kube-proxy");
         }
         fs::write(SETTING, "0").unwrap();
         backend.clean_up(None).unwrap();
@@ -93,7 +95,7 @@ fn a_clean_up_leaves_the_guard_while_it_is_needed() {
 
 /// Whatever the table is called in which another mode has the rules.
 #[test]
-fn the_guard_that_stays_is_in_the_table_of_the_mode() {
+fn the_guard_that_stays_is_in_a_table_of_its_own() {
     in_namespace(|| {
         let mut config = NftConfig::default();
         config.table = "other".into();
@@ -107,12 +109,12 @@ fn the_guard_that_stays_is_in_the_table_of_the_mode() {
         };
         route();
         for _ in 0..2 {
-            let left = clean_up();
-            assert!(left.contains("chain loopback-guard") && !left.contains("dormant"), "{left}");
+            clean_up();
             assert_guard_alone();
-            nft("add table ip kube-proxy { flags dormant; }");
+            nft("add table ip switchyard-loopback { flags dormant; }");
         }
-        // Where the mode serves, its rules guard.
+        nft("delete table ip switchyard-loopback");
+        // Where nftables mode serves, its rules guard.
         start(with_localhost()).sync(web());
         assert!(!clean_up().contains("chain loopback-guard"));
         assert_eq!(guards(), 1);
