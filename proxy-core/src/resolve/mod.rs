@@ -14,7 +14,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use self::{
     lb_algorithm::{Limit, UnsupportedFeatures},
-    pools::{Places, Pools, Weights},
+    pools::{Kept, Places, Pools, Weights},
     slow_start::GrowingShares,
 };
 use crate::{
@@ -65,7 +65,7 @@ pub(crate) struct Endpoints<'s> {
     /// The ready endpoints on this node of all ports, for the health check; `None` without one.
     pub(crate) ready_here: Option<HashSet<IpAddr>>,
     /// The choices for ports so far, with numbers of [`pools::places`], by what decides each.
-    pub(crate) chosen: HashMap<(Places, bool, bool, bool), Pools>,
+    pub(crate) chosen: HashMap<(Places, bool, bool, Kept), Pools>,
 }
 
 /// The identity of a Service port in a family.

@@ -29,9 +29,20 @@ pub(crate) struct Pools {
     pub(crate) local: Pool,
     /// Whether any endpoint, on any node, could serve the port.
     pub(crate) has_any: bool,
-    /// All endpoints that serve, whether or not they get new flows; empty if the backend does not
-    /// end the connections of the others.
-    serving: Pool,
+    /// All endpoints that are [`Kept`], whether or not they get new flows.
+    kept: Pool,
+}
+
+/// The endpoints that keep the connections or flows that they have, where others lose them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kept {
+    /// Nobody ends connections, so that none has to be known.
+    Unknown,
+    /// Those that serve.
+    Serving,
+    /// Those of all slices: an association of SCTP ends if the kernel forgets it, as no packet but
+    /// its first ones makes another entry that leads to the same endpoint.
+    All,
 }
 
 impl Pools {
@@ -50,8 +61,12 @@ impl Pools {
             slices, growing, most, is_limited, left, left_out, ready_here, chosen, ..
         } = endpoints;
         let (places, numbers) = places(id, slices);
-        let has_serving = id.name.protocol != Protocol::Tcp || drains_tcp;
-        let pools = match chosen.entry((places, uses_cluster, uses_local, has_serving)) {
+        let kept = match id.name.protocol {
+            Protocol::Tcp if !drains_tcp => Kept::Unknown,
+            Protocol::Tcp | Protocol::Udp => Kept::Serving,
+            Protocol::Sctp => Kept::All,
+        };
+        let pools = match chosen.entry((places, uses_cluster, uses_local, kept)) {
             hash_map::Entry::Occupied(known) => known.into_mut(),
             hash_map::Entry::Vacant(vacant) => {
                 let places = &vacant.key().0;
@@ -82,18 +97,17 @@ impl Pools {
                 let (cluster, local) = (weighed(cluster), weighed(local));
                 let has_any = !cluster.is_empty()
                     || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
-                let serving = match has_serving {
-                    true => {
-                        let mut serving = pool(&endpoints, |e| e.ready || e.serving);
-                        serving.retain(|e| !cut.contains(&e.address));
-                        // As many may end as there are others. What has no place loses connections.
-                        serving.truncate(most.saturating_mul(2));
-                        evenly(serving)
-                    }
-                    false => Pool::default(),
+                let is_kept = |e: &SliceEndpoint| match kept {
+                    Kept::Unknown => false,
+                    Kept::Serving => e.ready || e.serving,
+                    Kept::All => true,
                 };
+                let mut kept = pool(&endpoints, is_kept);
+                kept.retain(|e| !cut.contains(&e.address));
+                // As many may end as there are others. What has no place loses connections.
+                kept.truncate(most.saturating_mul(2));
                 *is_limited |= !cut.is_empty();
-                vacant.insert(Self { cluster, local, has_any, serving })
+                vacant.insert(Self { cluster, local, has_any, kept: evenly(kept) })
             }
         };
         let numbered = |pool: &Pool| {
@@ -107,18 +121,18 @@ impl Pools {
         Self {
             cluster: numbered(&pools.cluster),
             local: numbered(&pools.local),
-            serving: numbered(&pools.serving),
+            kept: numbered(&pools.kept),
             ..*pools
         }
     }
 
-    /// Returns the endpoints that serve and are in neither of the given pools.
+    /// Returns the endpoints that are [`Kept`] and are in neither of the given pools.
     pub(crate) fn draining(&self, cluster: &Pool, local: &Pool) -> Pool {
-        if self.serving.is_empty() {
+        if self.kept.is_empty() {
             return Pool::default();
         }
         let is_outside = |e: &&Endpoint| !is_in(cluster, e.address) && !is_in(local, e.address);
-        self.serving.iter().filter(is_outside).copied().collect()
+        self.kept.iter().filter(is_outside).copied().collect()
     }
 }
 

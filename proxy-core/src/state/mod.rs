@@ -161,7 +161,8 @@ pub struct ResolvedServicePort {
     pub cluster: Pool,
     /// Endpoints of the `Local` policy, all on this node; empty if no frontend uses them.
     pub local: Pool,
-    /// Endpoints outside both pools that still serve: terminating, or left out by a policy. These
+    /// Endpoints outside both pools that still serve: terminating, or left out by a policy; with
+    /// SCTP, all others of the slices as well, as associations do not outlive their entries. These
     /// endpoints get no new flows and keep the flows that they have. Known for UDP and SCTP, whose
     /// flows the proxy has to end; empty for TCP, whose connections end themselves, unless the
     /// backend [ends them](crate::proxier::Capabilities::with_draining_tcp).
@@ -189,7 +190,7 @@ impl ResolvedServicePort {
         }
     }
 
-    /// Whether the endpoint at `address` still serves the flows that it has. Meaningless where
+    /// Whether the endpoint at `address` keeps the flows that it has. Meaningless where
     /// [`Self::draining`] is not known.
     pub fn serves(&self, address: SocketAddr) -> bool {
         [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| is_in(pool, address))
