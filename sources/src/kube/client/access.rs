@@ -15,7 +15,9 @@ use hyper::Uri;
 use k8s_openapi::ByteString;
 use kube::{
     Config,
-    config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError},
+    config::{
+        AuthInfo, Cluster, Context, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError,
+    },
 };
 use secrecy::ExposeSecret;
 use tracing::warn;
@@ -171,15 +173,21 @@ fn from_kubeconfig(
         KubeconfigError::Parse(error) => decoding_error(&error).into(),
         error => Box::<dyn Error + Send + Sync>::from(error),
     })?;
-    let name = kubeconfig.current_context.ok_or(KubeconfigError::CurrentContextNotSet)?;
-    let context = kubeconfig.contexts.into_iter().find(|named| named.name == name);
-    let context =
-        context.and_then(|named| named.context).ok_or(KubeconfigError::LoadContext(name))?;
-    let name = context.cluster;
-    let cluster = kubeconfig.clusters.into_iter().find(|named| named.name == name);
-    let mut cluster = cluster
-        .and_then(|named| named.cluster)
-        .ok_or(KubeconfigError::LoadClusterOfContext(name))?;
+    let (context, mut cluster) = match kubeconfig.current_context {
+        // Without a context, the server is all that there is.
+        None if master.is_some() => (Context::default(), Cluster::default()),
+        None => return Err(KubeconfigError::CurrentContextNotSet.into()),
+        Some(name) => {
+            let context = kubeconfig.contexts.into_iter().find(|named| named.name == name);
+            let context = context
+                .and_then(|named| named.context)
+                .ok_or(KubeconfigError::LoadContext(name))?;
+            let name = context.cluster.clone();
+            let cluster = kubeconfig.clusters.into_iter().find(|named| named.name == name);
+            let cluster = cluster.and_then(|named| named.cluster);
+            (context, cluster.ok_or(KubeconfigError::LoadClusterOfContext(name))?)
+        }
+    };
     if master.is_some() {
         cluster.server = master;
         cluster.tls_server_name = None;
@@ -322,6 +330,12 @@ pub(super) mod tests {
             let AuthInfo { token, .. } = config.auth_info;
             assert!(token.is_none(), "credentials in plain text");
         }
+        // Without a context, as well.
+        let dir = tempfile::tempdir().unwrap();
+        let config = write_kubeconfig(&dir.path().join("k"), &json!({}), &json!({}), Some(at));
+        fs::write(dir.path().join("k"), r#"{"apiVersion": "v1", "kind": "Config"}"#).unwrap();
+        assert_eq!(Access::load(&config).unwrap().config.cluster_url.to_string(), plain);
+        assert!(Access::load(&KubeConfig { master: None, ..config }).is_err());
     }
 
     #[test]
