@@ -46,7 +46,7 @@ use tokio::{
     task::{JoinError, JoinSet},
 };
 
-use crate::config::{Loaded, flags::Flags, settings::Settings, version};
+use crate::config::{Loaded, flags::Flags, release, settings::Settings, version};
 use crate::observability::{
     conntrack::{Destinations, count_for_ever},
     engine_observer::EngineObserver,
@@ -157,6 +157,15 @@ pub fn run(
         requests: Arc::new(metrics.requests.clone()),
         addresses: (mode == Mode::IPVS).then(|| settings.backend.ipvs.api_addresses.clone()),
         names: Arc::default(),
+        release: {
+            let metrics = Arc::clone(&metrics);
+            let is_named = version::reported(flags) != release::KUBERNETES;
+            Box::new(move |release| {
+                if !is_named {
+                    metrics.build.set(release);
+                }
+            })
+        },
     };
     let (watches, names) = (link.watches.clone(), Arc::clone(&link.names));
     let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, &loaded.config));

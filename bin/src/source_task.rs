@@ -1,9 +1,9 @@
 //! The source of objects, connected to the engine.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, iter, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future};
-use switchyard_core::runner::Input;
+use switchyard_core::{error::ErrorChain, runner::Input};
 use switchyard_kernel::route::SharedAddresses;
 use switchyard_sources::{
     kube::{
@@ -12,7 +12,8 @@ use switchyard_sources::{
     },
     manifests::{self, ManifestsError},
 };
-use tokio::sync::mpsc::Sender;
+use tokio::{sync::mpsc::Sender, time};
+use tracing::debug;
 
 use crate::config::settings::{ClientSettings, SourceSettings};
 use crate::{
@@ -21,6 +22,12 @@ use crate::{
     node_events::{self, EventQueue},
     objects::{self, ClientLink, ObjectsError},
 };
+
+/// The time after the start at which the API server's release is read.
+const RELEASE_WAIT: Duration = Duration::from_secs(10);
+/// The time after which the API server's release is read again: the alert on components of several
+/// releases (KubeVersionMismatch of kubernetes-mixin) waits for 15 minutes.
+const RELEASE_PERIOD: Duration = Duration::from_secs(10 * 60);
 
 /// Why the source of objects ended.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +55,8 @@ pub struct ApiServerLink {
     pub addresses: Option<SharedAddresses>,
     /// Reads the names of endpoints for those who ask.
     pub names: Arc<NameReader>,
+    /// Gets the API server's release of Kubernetes.
+    pub release: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 /// Sends the events of the source for ever.
@@ -88,6 +97,24 @@ fn kube_config(client: &ClientSettings) -> KubeConfig {
     }
 }
 
+/// Asks the API server for its release of Kubernetes, again and again, as it may be upgraded.
+async fn follow_release(
+    client: ::kube::Client,
+    pacer: Pacer,
+    report: Box<dyn Fn(&str) + Send + Sync>,
+) -> Infallible {
+    // The watches come first.
+    for pause in iter::once(RELEASE_WAIT).chain(iter::repeat(RELEASE_PERIOD)) {
+        time::sleep(pause).await;
+        pacer.permit("GET").await;
+        match client.apiserver_version().await {
+            Ok(info) => report(&info.git_version),
+            Err(error) => debug!(err = %ErrorChain(&error), "Release of the API server not known"),
+        }
+    }
+    future::pending().await
+}
+
 async fn from_source(
     source: &SourceSettings,
     node_name: &str,
@@ -115,6 +142,7 @@ async fn from_source(
             link.names.read_from_cluster(client.clone(), pacer.clone());
             let publishing =
                 node_events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
+            let releases = follow_release(client.clone(), pacer.clone(), link.release);
             let service_proxy_name = config.service_proxy_name.as_deref();
             let content_type = config.content_type;
             let scope =
@@ -133,6 +161,7 @@ async fn from_source(
             tokio::select! {
                 result = watching => result?,
                 never = publishing => match never {},
+                never = releases => match never {},
             }
         }
     }

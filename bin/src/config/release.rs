@@ -17,9 +17,9 @@ pub fn same_release(text: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the major and the minor number of [`KUBERNETES`].
-pub fn major_minor() -> (&'static str, &'static str) {
-    let mut numbers = KUBERNETES.trim_start_matches('v').split('.');
+/// Returns the major and the minor number of a release, such as `v1.36.2`.
+pub fn major_minor(release: &str) -> (&str, &str) {
+    let mut numbers = release.trim_start_matches('v').split('.');
     (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
 }
 

@@ -16,8 +16,8 @@ pub fn answer(flags: &Flags, called_as: CalledAs) -> Option<String> {
     }
 }
 
-/// The release of Kubernetes to report to the API server and in metrics: the release that
-/// `--version` names, else [`KUBERNETES`].
+/// The release of Kubernetes to report to the API server, and in metrics until the API server's is
+/// known: the release that `--version` names, else [`KUBERNETES`].
 pub fn reported(flags: &Flags) -> &str {
     flags.text("version").filter(|text| text.starts_with('v')).unwrap_or(KUBERNETES)
 }
@@ -36,7 +36,7 @@ pub fn user_agent(precedence: Precedence, release: &str) -> String {
 
 /// Returns the details of the version, in the syntax of Go, as kube-proxy prints them.
 fn raw() -> String {
-    let (major, minor) = major_minor();
+    let (major, minor) = major_minor(KUBERNETES);
     format!(
         "version.Info{{Major:\"{major}\", Minor:\"{minor}\", GitVersion:\"{KUBERNETES}\", \
          GitCommit:\"\", GitTreeState:\"\", BuildDate:\"\", GoVersion:\"\", \

@@ -64,6 +64,10 @@ pub(crate) fn answer(
     if matches!(path, "/healthz" | "/livez" | "/readyz") {
         return Response::new(StreamedBody::whole(Bytes::from_static(b"ok")));
     }
+    if path == "/version" {
+        let info = br#"{"major":"1","minor":"36","gitVersion":"v1.36.2","gitCommit":"","gitTreeState":"","buildDate":"","goVersion":"","compiler":"gc","platform":"linux/amd64"}"#;
+        return Response::new(StreamedBody::whole(Bytes::from_static(info)));
+    }
     let has_token =
         header(AUTHORIZATION).map(|value| value.strip_prefix("Bearer ") == Some(&*shared.token()));
     match (has_token, certificate) {

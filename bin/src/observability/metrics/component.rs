@@ -2,38 +2,48 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::{IntGauge, IntGaugeVec, Opts};
+use prometheus::IntGaugeVec;
 
 use super::maker::Maker;
 use crate::config::{gates, release};
 
-/// Registers these metrics, after all others, and returns the metric of the feature gates.
+/// `kubernetes_build_info`
+pub struct BuildMetric(IntGaugeVec);
+
+impl BuildMetric {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self(make.gauges(
+            "kubernetes_build_info",
+            "[BETA] A metric with a constant '1' value labeled by the release of Kubernetes of the \
+             cluster, and by how this program was built",
+            &[
+                "major",
+                "minor",
+                "git_version",
+                "git_commit",
+                "git_tree_state",
+                "build_date",
+                "go_version",
+                "compiler",
+                "platform",
+            ],
+        )?))
+    }
+
+    /// Sets the release, such as `v1.36.2`.
+    pub fn set(&self, release: &str) {
+        let (major, minor) = release::major_minor(release);
+        self.0.reset();
+        let labels = [major, minor, release, "", "", "", "", "rustc", &release::platform()];
+        self.0.with_label_values(&labels).set(1);
+    }
+}
+
+/// Registers the other metrics, after all others, and returns the metric of the feature gates.
 pub(super) fn register(
     make: &Maker<'_>,
     configured: &BTreeMap<String, bool>,
-    git_version: &str,
 ) -> prometheus::Result<IntGaugeVec> {
-    let (major, minor) = release::major_minor();
-    let build = Opts::new(
-        "kubernetes_build_info",
-        "[ALPHA] A metric with a constant '1' value labeled by the version of Kubernetes that this \
-         program follows, and by how it was built",
-    );
-    let labels = [
-        ("major", major),
-        ("minor", minor),
-        ("git_version", git_version),
-        ("git_commit", ""),
-        ("git_tree_state", ""),
-        ("build_date", ""),
-        ("go_version", ""),
-        ("compiler", "rustc"),
-        ("platform", &release::platform()),
-    ];
-    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let info = IntGauge::with_opts(build.const_labels(labels.into_iter().collect()))?;
-    make.register(info)?.set(1);
-
     let features = make.gauges(
         "kubernetes_feature_enabled",
         "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
@@ -45,10 +55,9 @@ pub(super) fn register(
         "[BETA] The count of registered metrics broken by stability level and deprecation version.",
         &["stability_level", "deprecated_version"],
     )?;
-    // With `kubernetes_build_info`.
-    registered.with_label_values(&["ALPHA", ""]).inc_by(make.alpha() + 1);
-    // `kubernetes_feature_enabled`, `registered_metrics_total`, and the two below.
-    registered.with_label_values(&["BETA", ""]).inc_by(4);
+    registered.with_label_values(&["ALPHA", ""]).inc_by(make.alpha());
+    // `kubernetes_build_info`, `kubernetes_feature_enabled`, this one, and the two below.
+    registered.with_label_values(&["BETA", ""]).inc_by(5);
     make.counter("hidden_metrics_total", "[BETA] The count of hidden metrics.")?;
     make.counter("disabled_metrics_total", "[BETA] The count of disabled metrics.")?;
     Ok(features)

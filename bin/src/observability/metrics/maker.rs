@@ -11,7 +11,7 @@ use prometheus::{
 pub(super) const FAMILY: &[&str] = &["ip_family"];
 
 /// The prefixes of the metrics whose stability in Kubernetes is ALPHA.
-const ALPHA: [&str; 3] = ["kubeproxy_", "rest_client_", "kubernetes_build_info"];
+const ALPHA: [&str; 2] = ["kubeproxy_", "rest_client_"];
 
 /// Creates metrics and registers them.
 pub(super) struct Maker<'a> {

@@ -40,6 +40,7 @@ use super::{conntrack::Shares, status::StatusSources};
 use crate::objects::ClientState;
 
 use self::{
+    component::BuildMetric,
     conntrack::TableMetrics,
     maker::{Maker, set},
     ours::OurMetrics,
@@ -77,6 +78,7 @@ pub struct Metrics {
     userspace: Option<UserspaceMetrics>,
     ours: OurMetrics,
     pub reloads: ReloadMetrics,
+    pub build: BuildMetric,
     /// `kubernetes_feature_enabled`
     gates: IntGaugeVec,
     /// The number of Service ports at the last count.
@@ -102,6 +104,8 @@ impl Metrics {
         let make_in = |modes: &[Mode]| modes.contains(&mode).then_some(&make);
         let nftables = make_in(&[Mode::NFTABLES]).map(NftablesMetrics::new).transpose()?;
         ours::register_build(&make)?;
+        let build = BuildMetric::new(&make)?;
+        build.set(release);
         Ok(Self {
             families: families.to_vec(),
             healthz: make.counters(
@@ -135,8 +139,9 @@ impl Metrics {
             sli: SliMetrics::new()?,
             counted_ports: AtomicUsize::new(0),
             scraping: Mutex::default(),
+            build,
             // This comes last, since it counts the other metrics.
-            gates: component::register(&make, gates, release)?,
+            gates: component::register(&make, gates)?,
             registry: registry.clone(),
         })
     }
