@@ -53,6 +53,36 @@ pub enum DecodeError {
     },
 }
 
+/// The sections of the file, as JSON pointers.
+const SECTIONS: [&str; 11] = [
+    "/clientConnection",
+    "/conntrack",
+    "/detectLocal",
+    "/iptables",
+    "/ipvs",
+    "/logging",
+    "/logging/options",
+    "/logging/options/json",
+    "/logging/options/text",
+    "/nftables",
+    "/winkernel",
+];
+/// The durations that kube-proxy does not read as `null`.
+const DURATIONS: [&str; 12] = [
+    "/configSyncPeriod",
+    "/conntrack/udpStreamTimeout",
+    "/conntrack/udpTimeout",
+    "/iptables/minSyncPeriod",
+    "/iptables/syncPeriod",
+    "/ipvs/minSyncPeriod",
+    "/ipvs/syncPeriod",
+    "/ipvs/tcpFinTimeout",
+    "/ipvs/tcpTimeout",
+    "/ipvs/udpTimeout",
+    "/nftables/minSyncPeriod",
+    "/nftables/syncPeriod",
+];
+
 /// A configuration that was read, without defaults.
 #[derive(Debug)]
 pub struct Decoded {
@@ -76,6 +106,11 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     let mut warnings = Vec::new();
     let mut value = parse(text, &mut warnings)?;
     check_kind(&value)?;
+    check_sections(&value)?;
+    for path in DURATIONS.iter().filter(|path| value.pointer(path).is_some_and(Value::is_null)) {
+        let field = path[1..].replace('/', ".");
+        warnings.push(format!("{field} is null, with which kube-proxy does not start"));
+    }
     as_go_reads(&mut value);
 
     let mut unknown = |path: serde_ignored::Path<'_>| {
@@ -142,6 +177,17 @@ fn check_kind(value: &Value) -> Result<(), DecodeError> {
     Err(DecodeError::UnknownKind { kind: kind.to_owned(), api_version: api_version.to_owned() })
 }
 
+/// Rejects a list in the place of a section, whose fields would be taken in their order.
+fn check_sections(value: &Value) -> Result<(), DecodeError> {
+    match SECTIONS.iter().find(|path| value.pointer(path).is_some_and(Value::is_array)) {
+        None => Ok(()),
+        Some(path) => Err(DecodeError::Field {
+            field: path[1..].replace('/', "."),
+            message: "invalid type: sequence, expected a map".to_owned(),
+        }),
+    }
+}
+
 /// Changes what Go reads otherwise. Fields that are `null`, which Go leaves at zero, are dropped,
 /// so that an unknown one causes no warning. A whole number is an integer, however it is written:
 /// Helm writes a million as `1e+06`.
@@ -196,6 +242,9 @@ mod tests {
         assert_eq!(found.config.mode, "");
         assert_eq!(found.config.iptables.masquerade_bit, None);
         assert_eq!(found.warnings, [""; 0]);
+        let found = decoded("iptables: {syncPeriod: null}\n");
+        let warning = "iptables.syncPeriod is null, with which kube-proxy does not start";
+        assert_eq!(found.warnings, [warning]);
     }
 
     #[test]
@@ -263,6 +312,8 @@ mod tests {
             "failed to decode: configSyncPeriod: time: unknown unit \"d\" in duration \"1d\""
         );
         assert!(refused("oomScoreAdj: high\n").starts_with("failed to decode: oomScoreAdj: "));
+        let refusal = "failed to decode: detectLocal: invalid type: sequence, expected a map";
+        assert_eq!(refused("detectLocal: [cbr0]\n"), refusal);
         assert!(refused("nodePortAddresses: primary\n").contains("nodePortAddresses"));
         // The field names are case-sensitive.
         assert_eq!(decoded("Mode: ipvs\n").config.mode, "");
