@@ -10,7 +10,7 @@
 //! Flags come after the defaults because a flag that was given counts even if the value is zero,
 //! which means "unset" in a file.
 
-use std::{path::Path, time::Duration};
+use std::{mem, path::Path, time::Duration};
 
 use figment::{
     Figment, Metadata, Profile, Provider,
@@ -149,8 +149,18 @@ fn layered(flags: &Flags) -> Result<Layered, ConfigError> {
     let mut flag_only = flag_only(flags);
     let mut config = match flags.text("config") {
         Some(path) => {
-            let (config, file) = from_file(Path::new(path), &mut warnings)?;
+            let (mut config, file) = from_file(Path::new(path), &mut warnings)?;
             flag_only.config_file = Some(file);
+            // kube-proxy writes the default of its flags over these fields.
+            let options = &mut config.logging.options;
+            for (format, options) in [("text", &mut options.text), ("json", &mut options.json)] {
+                if mem::take(&mut options.split_stream) {
+                    warnings.push(format!(
+                        "logging.options.{format}.splitStream has no effect in a file, as with \
+                         kube-proxy; --log-{format}-split-stream has"
+                    ));
+                }
+            }
             config
         }
         None => KubeProxyConfiguration {

@@ -339,10 +339,6 @@ fn errors_of_logging_come_first() {
             "logging.verbosity: Invalid value: 2147483648: Must be <= 2147483647",
         ),
         (
-            "options: {text: {splitStream: true}}",
-            &format!("logging.options.text.splitStream: {alpha}"),
-        ),
-        (
             "options: {json: {infoBufferSize: 1Ki}}",
             &format!("logging.options.json.infoBufferSize: {alpha}"),
         ),
@@ -363,7 +359,12 @@ fn errors_of_logging_come_first() {
     assert!(refused(gates).ends_with("json is disabled, see LoggingBetaOptions feature"));
     let allowed = "featureGates: {LoggingAlphaOptions: true}\n\
                    logging: {options: {text: {splitStream: true, infoBufferSize: 64Ki}}}";
-    with_file(&format!("{HEAD}{allowed}"), &[]).unwrap();
+    let loaded = with_file(&format!("{HEAD}{allowed}"), &[]).unwrap();
+    assert!(!loaded.config.logging.options.text.split_stream, "kube-proxy ignores it");
+    let warning = "logging.options.text.splitStream has no effect in a file";
+    assert!(loaded.warnings.iter().any(|it| it.starts_with(warning)), "{:?}", loaded.warnings);
+    let given = with_file(&format!("{HEAD}{allowed}"), &["--log-text-split-stream"]).unwrap();
+    assert!(given.config.logging.options.text.split_stream);
 }
 
 #[test]
