@@ -44,7 +44,7 @@ pub fn validate(config: &KubeProxyConfiguration) -> Result<(), Invalid> {
     }
     if logging.flush_frequency <= GoDuration::ZERO {
         let value = logging.flush_frequency;
-        push("flushFrequency", format!("Invalid value: {value}: Must be greater than zero"));
+        push("flushFrequency", format!("Invalid value: \"{value}\": Must be greater than zero"));
     }
     if logging.verbosity > i32::MAX as u32 {
         let why = format!("Must be <= {}", i32::MAX);

@@ -7,8 +7,7 @@ use ipnet::IpNet;
 use switchyard_core::model::{IpFamily, parse_cidr, parse_ip};
 
 /// The error of a text that is not a CIDR block.
-pub(crate) const NOT_A_CIDR: &str =
-    "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)";
+const NOT_A_CIDR: &str = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)";
 
 /// Parses `IP:port`, with IPv6 in brackets, and a port from 1 to 65535.
 pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, &'static str> {
@@ -25,20 +24,19 @@ pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, &'static str> {
     }
 }
 
-/// Parses `clusterCIDR`: empty, one network, or one network of each family. An error has the text
-/// that was rejected.
-pub(crate) fn cluster_cidrs(text: &str) -> Result<Vec<IpNet>, (String, &'static str)> {
-    if text.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut nets: Vec<IpNet> = Vec::new();
-    for part in text.split(',') {
-        nets.push(parse_cidr(part).map_err(|_| (part.to_owned(), NOT_A_CIDR))?);
-    }
+/// The error of networks that are not one, or one of each family.
+const NO_PAIR: &str = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. \
+                       [10.100.0.0/16, fde4:8dba:82e1::/48]";
+
+/// Parses `clusterCIDR`: empty, one network, or one network of each family. An error has the index
+/// of the rejected network, or `None` if all of them are.
+pub(crate) fn cluster_cidrs(text: &str) -> Result<Vec<IpNet>, (Option<usize>, &'static str)> {
+    let parts = text.split(',').filter(|_| !text.is_empty()).enumerate();
+    let nets = parts.map(|(i, part)| parse_cidr(part).map_err(|_| (Some(i), NOT_A_CIDR)));
+    let nets = nets.collect::<Result<Vec<_>, _>>()?;
     match &nets[..] {
-        [_] => Ok(nets),
+        [] | [_] => Ok(nets),
         [a, b] if IpFamily::of_net(a) != IpFamily::of_net(b) => Ok(nets),
-        [_, _] => Err((text.to_owned(), "must be a valid DualStack CIDR pair")),
-        _ => Err((text.to_owned(), "only one CIDR allowed or a valid DualStack CIDR pair")),
+        _ => Err((None, NO_PAIR)),
     }
 }

@@ -442,7 +442,7 @@ fn local_pods(config: &KubeProxyConfiguration) -> Result<LocalPodsConfig, Config
         }
         _ => LocalPodsConfig::ClusterCidr(
             parse::cluster_cidrs(&config.cluster_cidr)
-                .map_err(|(text, why)| ConfigError::address(&text, why))?,
+                .map_err(|(_, why)| ConfigError::address(&config.cluster_cidr, why))?,
         ),
     })
 }

@@ -1,10 +1,11 @@
 //! The checks of a KubeProxyConfiguration, which report all errors at once, each with its path.
 //!
-//! Paths and texts are the same as kube-proxy's, since scripts and people search for them. So the
-//! paths have Go's names of the fields, not the file's.
+//! Paths and most texts are the same as those of kube-proxy 1.36, since scripts and people search
+//! for them. So the paths have Go's names of the fields, not the file's.
 
 use std::fmt;
 
+use serde_json::json;
 use switchyard_core::{
     model::{parse_cidr, parse_ip},
     proxier::Mode,
@@ -13,7 +14,7 @@ use switchyard_core::{
 use crate::config::{
     duration::GoDuration,
     gates,
-    parse::{NOT_A_CIDR, cluster_cidrs, listen_address},
+    parse::{cluster_cidrs, listen_address},
     release::PREVIOUS_MINORS,
     v1alpha1::{Conntrack, KubeProxyConfiguration},
 };
@@ -56,7 +57,7 @@ impl Errors {
         Invalid::unless_empty(self.0)
     }
 
-    /// Adds an error about a value, which is written as in Go: texts quoted, numbers and durations
+    /// Adds an error about a value, which is written as in Go: texts and durations quoted, numbers
     /// unquoted.
     fn invalid(&mut self, path: &str, value: impl fmt::Display, why: &str) {
         self.push(path, format!("Invalid value: {value}: {why}"));
@@ -64,6 +65,10 @@ impl Errors {
 
     fn invalid_text(&mut self, path: &str, value: &str, why: &str) {
         self.invalid(path, format_args!("{value:?}"), why);
+    }
+
+    fn require_period(&mut self, good: bool, path: &str, period: GoDuration, why: &str) {
+        self.require(good, path, format_args!("\"{period}\""), why);
     }
 
     fn require(&mut self, good: bool, path: &str, value: impl fmt::Display, why: &str) {
@@ -112,10 +117,20 @@ pub fn validate(
 fn general(config: &KubeProxyConfiguration, errors: &mut Errors) {
     if let Some(score) = config.oom_score_adj {
         let good = (-1000..=1000).contains(&score);
-        errors.require(good, "OOMScoreAdj", score, "must be within the range [-1000, 1000]");
+        errors.require(
+            good,
+            "KubeProxyLinuxConfiguration.OOMScoreAdj",
+            score,
+            "must be within the range [-1000, 1000]",
+        );
     }
     let period = config.config_sync_period;
-    errors.require(period > GoDuration::ZERO, "ConfigSyncPeriod", period, "must be greater than 0");
+    errors.require_period(
+        period > GoDuration::ZERO,
+        "ConfigSyncPeriod",
+        period,
+        "must be greater than 0",
+    );
     let burst = config.client_connection.burst;
     errors.require(burst >= 0, "ClientConnection.Burst", burst, NOT_NEGATIVE);
     let version = &config.show_hidden_metrics_for_version;
@@ -151,10 +166,10 @@ fn sections(config: &KubeProxyConfiguration, mode: Option<Mode>, errors: &mut Er
         _ => (config.iptables.sync_period, config.iptables.min_sync_period),
     };
     // kube-proxy reports the periods without their section.
-    errors.require(sync > GoDuration::ZERO, "SyncPeriod", sync, "must be greater than 0");
-    errors.require(!min_sync.is_negative(), "MinSyncPeriod", min_sync, NOT_NEGATIVE);
+    errors.require_period(sync > GoDuration::ZERO, "SyncPeriod", sync, "must be greater than 0");
+    errors.require_period(!min_sync.is_negative(), "MinSyncPeriod", min_sync, NOT_NEGATIVE);
     let why = "must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod";
-    errors.require(min_sync <= sync, "SyncPeriod", min_sync, why);
+    errors.require_period(min_sync <= sync, "SyncPeriod", min_sync, why);
 }
 
 fn masquerade_bit(section: &str, bit: Option<i32>, errors: &mut Errors) {
@@ -172,12 +187,12 @@ fn ipvs(config: &KubeProxyConfiguration, errors: &mut Errors) {
         ("UDPTimeout", config.ipvs.udp_timeout),
     ] {
         let path = format!("KubeProxyIPVSConfiguration.{field}");
-        errors.require(!timeout.is_negative(), &path, timeout, NOT_NEGATIVE);
+        errors.require_period(!timeout.is_negative(), &path, timeout, NOT_NEGATIVE);
     }
     for (index, text) in config.ipvs.exclude_cidrs.iter().enumerate() {
         if parse_cidr(text).is_err() {
-            let path = format!("KubeProxyIPVSConfiguration.ExcludeCIDRs[{index}]");
-            errors.invalid_text(&path, text, NOT_A_CIDR);
+            let path = format!("KubeProxyIPVSConfiguration.ExcludeCidrs[{index}]");
+            errors.invalid_text(&path, text, "must be a valid CIDR");
         }
     }
 }
@@ -202,7 +217,8 @@ fn addresses(config: &KubeProxyConfiguration, errors: &mut Errors) {
     for (index, text) in config.node_port_addresses.iter().enumerate() {
         let is_word = ["primary", "localhost", "all"].contains(&text.as_str());
         if !is_word && parse_cidr(text).is_err() {
-            errors.invalid_text(&format!("NodePortAddresses[{index}]"), text, NOT_A_CIDR);
+            let path = format!("NodePortAddresses[{index}]");
+            errors.invalid_text(&path, text, "must be a valid CIDR");
         }
     }
 }
@@ -212,8 +228,13 @@ fn local_traffic(config: &KubeProxyConfiguration, errors: &mut Errors) {
     let detect = &config.detect_local;
     match config.detect_local_mode.as_str() {
         "" | "ClusterCIDR" => {
-            if let Err((value, why)) = cluster_cidrs(&config.cluster_cidr) {
-                errors.invalid_text("ClusterCIDR", &value, why);
+            if let Err((index, why)) = cluster_cidrs(&config.cluster_cidr) {
+                let path = "DetectLocalConfiguration.ClusterCIDRs";
+                let parts: Vec<&str> = config.cluster_cidr.split(',').collect();
+                match index {
+                    Some(i) => errors.invalid_text(&format!("{path}[{i}]"), parts[i], why),
+                    None => errors.invalid(path, json!(parts), why),
+                }
             }
         }
         "NodeCIDR" => {}
@@ -230,8 +251,8 @@ fn local_traffic(config: &KubeProxyConfiguration, errors: &mut Errors) {
         other => errors.push(
             "DetectLocalMode",
             format!(
-                "Unsupported value: {other:?}: supported values: \"BridgeInterface\", \
-                 \"ClusterCIDR\", \"InterfaceNamePrefix\", \"NodeCIDR\", \"\""
+                "Unsupported value: {other:?}: supported values: \"ClusterCIDR\", \
+                 \"NodeCIDR\", \"BridgeInterface\", \"InterfaceNamePrefix\", \"\""
             ),
         ),
     }
@@ -246,7 +267,8 @@ fn interface_name(path: &str, name: &str, errors: &mut Errors) {
 fn conntrack(conntrack: &Conntrack, errors: &mut Errors) {
     for (field, number) in [("MaxPerCore", conntrack.max_per_core), ("Min", conntrack.min)] {
         if let Some(number) = number {
-            let path = format!("KubeProxyConntrackConfiguration.{field}");
+            let path =
+                format!("KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration.{field}");
             errors.require(number >= 0, &path, number, NOT_NEGATIVE);
         }
     }
@@ -256,7 +278,7 @@ fn conntrack(conntrack: &Conntrack, errors: &mut Errors) {
         ("UDPTimeout", conntrack.udp_timeout),
         ("UDPStreamTimeout", conntrack.udp_stream_timeout),
     ] {
-        let path = format!("KubeProxyConntrackConfiguration.{field}");
-        errors.require(!timeout.is_negative(), &path, timeout, NOT_NEGATIVE);
+        let path = format!("KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration.{field}");
+        errors.require_period(!timeout.is_negative(), &path, timeout, NOT_NEGATIVE);
     }
 }

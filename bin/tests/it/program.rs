@@ -255,9 +255,9 @@ fn a_configuration_that_is_no_good_is_logged() {
     assert_eq!(
         last_message(&log),
         "\"command failed\" err=\"failed validate: [\
-         KubeProxyConfiguration.OOMScoreAdj: Invalid value: 2000: \
+         KubeProxyConfiguration.KubeProxyLinuxConfiguration.OOMScoreAdj: Invalid value: 2000: \
          must be within the range [-1000, 1000], \
-         KubeProxyConfiguration.ClusterCIDR: Invalid value: \\\"x\\\": must be a valid CIDR block \
+         KubeProxyConfiguration.DetectLocalConfiguration.ClusterCIDRs[0]: Invalid value: \\\"x\\\": must be a valid CIDR block \
          (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)]\""
     );
     fs::write(&path, "kind: Deployment\napiVersion: apps/v1\n").unwrap();

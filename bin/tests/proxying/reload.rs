@@ -325,7 +325,7 @@ fn what_would_make_a_start_fail_is_an_event() {
         namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
 
         config.exchange(&text("clusterCIDR: nonsense\n"));
-        let event = cluster.event("ConfigurationRejected", "ClusterCIDR: Invalid value").await;
+        let event = cluster.event("ConfigurationRejected", "ClusterCIDRs[0]: Invalid value").await;
         assert_eq!(event["type"], "Warning");
         assert_eq!(event["regarding"]["kind"], "Node");
         assert_eq!(event["regarding"]["name"], NODE);

@@ -295,25 +295,25 @@ mode: ipvs; featureGates: {KubeProxyIPVS: false} -> Mode.ProxyMode: Invalid valu
 mode: winuserspace -> Mode.ProxyMode: Invalid value: "winuserspace": is the old name of userspace on Windows, and this is not Windows; must be iptables, ipvs, nftables, userspace or blank (blank means the first of nftables, iptables and userspace that this node can run)
 iptables: {masqueradeBit: 32} -> KubeProxyIPTablesConfiguration.MasqueradeBit: Invalid value: 32: must be within the range [0, 31]
 mode: nftables; nftables: {masqueradeBit: -1} -> KubeProxyNFTablesConfiguration.MasqueradeBit: Invalid value: -1: must be within the range [0, 31]
-mode: nftables; nftables: {syncPeriod: -1s, minSyncPeriod: -2s} -> SyncPeriod: Invalid value: -1s: must be greater than 0
-mode: nftables; nftables: {syncPeriod: 1s, minSyncPeriod: 1m} -> SyncPeriod: Invalid value: 1m0s: must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod
-mode: ipvs; ipvs: {tcpTimeout: -1s} -> KubeProxyIPVSConfiguration.TCPTimeout: Invalid value: -1s: must be greater than or equal to 0
-mode: ipvs; ipvs: {excludeCIDRs: [10.0.0.0]} -> KubeProxyIPVSConfiguration.ExcludeCIDRs[0]: Invalid value: "10.0.0.0": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)
-oomScoreAdj: 1001 -> OOMScoreAdj: Invalid value: 1001: must be within the range [-1000, 1000]
-configSyncPeriod: -1s -> ConfigSyncPeriod: Invalid value: -1s: must be greater than 0
+mode: nftables; nftables: {syncPeriod: -1s, minSyncPeriod: -2s} -> SyncPeriod: Invalid value: "-1s": must be greater than 0
+mode: nftables; nftables: {syncPeriod: 1s, minSyncPeriod: 1m} -> SyncPeriod: Invalid value: "1m0s": must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod
+mode: ipvs; ipvs: {tcpTimeout: -1s} -> KubeProxyIPVSConfiguration.TCPTimeout: Invalid value: "-1s": must be greater than or equal to 0
+mode: ipvs; ipvs: {excludeCIDRs: [10.0.0.0]} -> KubeProxyIPVSConfiguration.ExcludeCidrs[0]: Invalid value: "10.0.0.0": must be a valid CIDR
+oomScoreAdj: 1001 -> KubeProxyLinuxConfiguration.OOMScoreAdj: Invalid value: 1001: must be within the range [-1000, 1000]
+configSyncPeriod: -1s -> ConfigSyncPeriod: Invalid value: "-1s": must be greater than 0
 clientConnection: {burst: -1} -> ClientConnection.Burst: Invalid value: -1: must be greater than or equal to 0
 bindAddress: eth0 -> BindAddress: Invalid value: "eth0": not a valid textual representation of an IP address
 healthzBindAddress: "[fd00::1]" -> HealthzBindAddress: Invalid value: "[fd00::1]": must be IP:port
 healthzBindAddress: :10256 -> HealthzBindAddress: Invalid value: ":10256": must be a valid IP
 metricsBindAddress: 1.2.3.4:0 -> MetricsBindAddress: Invalid value: "1.2.3.4:0": must be a valid port
-clusterCIDR: "10.0.0.0/8, fd00::/48" -> ClusterCIDR: Invalid value: " fd00::/48": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)
-clusterCIDR: 10.0.0.0/8,11.0.0.0/8 -> ClusterCIDR: Invalid value: "10.0.0.0/8,11.0.0.0/8": must be a valid DualStack CIDR pair
-nodePortAddresses: [primary, loopback] -> NodePortAddresses[1]: Invalid value: "loopback": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)
-nodePortAddresses: [10.0.0.0/8, x] -> NodePortAddresses[1]: Invalid value: "x": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)
-detectLocalMode: x -> DetectLocalMode: Unsupported value: "x": supported values: "BridgeInterface", "ClusterCIDR", "InterfaceNamePrefix", "NodeCIDR", ""
+clusterCIDR: "10.0.0.0/8, fd00::/48" -> DetectLocalConfiguration.ClusterCIDRs[1]: Invalid value: " fd00::/48": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)
+clusterCIDR: 10.0.0.0/8,11.0.0.0/8 -> DetectLocalConfiguration.ClusterCIDRs: Invalid value: ["10.0.0.0/8","11.0.0.0/8"]: must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]
+nodePortAddresses: [primary, loopback] -> NodePortAddresses[1]: Invalid value: "loopback": must be a valid CIDR
+nodePortAddresses: [10.0.0.0/8, x] -> NodePortAddresses[1]: Invalid value: "x": must be a valid CIDR
+detectLocalMode: x -> DetectLocalMode: Unsupported value: "x": supported values: "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix", ""
 detectLocalMode: BridgeInterface -> DetectLocalConfiguration.InterfaceName: Invalid value: "": must not be empty
-conntrack: {maxPerCore: -1} -> KubeProxyConntrackConfiguration.MaxPerCore: Invalid value: -1: must be greater than or equal to 0
-conntrack: {tcpCloseWaitTimeout: -1s} -> KubeProxyConntrackConfiguration.TCPCloseWaitTimeout: Invalid value: -1s: must be greater than or equal to 0"#;
+conntrack: {maxPerCore: -1} -> KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration.MaxPerCore: Invalid value: -1: must be greater than or equal to 0
+conntrack: {tcpCloseWaitTimeout: -1s} -> KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration.TCPCloseWaitTimeout: Invalid value: "-1s": must be greater than or equal to 0"#;
 
 #[test]
 fn each_error_has_its_path() {
@@ -332,7 +332,7 @@ fn errors_of_logging_come_first() {
         ("format: xml", "logging.format: Invalid value: \"xml\": Unsupported log format"),
         (
             "flushFrequency: -1",
-            "logging.flushFrequency: Invalid value: -1ns: Must be greater than zero",
+            "logging.flushFrequency: Invalid value: \"-1ns\": Must be greater than zero",
         ),
         (
             "verbosity: 2147483648",
