@@ -34,5 +34,15 @@ for manifest in */Cargo.toml; do
         check --no-default-features "$@"
     done
 done
+echo "switchyard-sources, no provider of TLS's algorithms"
+rustls=$(cargo tree --quiet --package switchyard-sources --features kube --edges normal --prefix none --format '{p} {f}' |
+    sed -n 's/^rustls v[^ ]* //p' | sort -u)
+case "$rustls" in
+    *ring* | *aws* | '')
+        # With two, rustls panics.
+        echo "the program is to choose the provider, and not this library: rustls has the features '$rustls'" >&2
+        exit 1
+        ;;
+esac
 echo "switchyard-core, the oldest version of the API"
 check --package switchyard-core --features k8s-openapi,k8s-openapi/earliest
