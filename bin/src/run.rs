@@ -49,7 +49,6 @@ use tokio::{
 use crate::config::{Loaded, flags::Flags, release, settings::Settings, version};
 use crate::observability::{
     conntrack::{Destinations, count_for_ever},
-    engine_observer::EngineObserver,
     http::{
         healthz::HealthzHandler,
         metrics::{ConfigPages, MetricsHandler},
@@ -378,7 +377,7 @@ fn start_proxy(
 ) -> Result<Proxy, RunError> {
     let node_name = &settings.node.node_name;
     let unsupported = UnsupportedEvents::new(recorder.clone(), node_name.clone());
-    let observer = EngineObserver::new(Arc::clone(metrics));
+    metrics.started();
     let (check, flows, listeners) = (Arc::clone(node), Arc::clone(metrics), Arc::clone(metrics));
     let proxy = Proxy::builder(settings.node.clone())
         .shared_backend(Arc::clone(backend))
@@ -388,7 +387,7 @@ fn start_proxy(
         .timing(settings.periods.runner_config())
         .node_patience(node_watch::patience(&settings.source))
         .node_check(move |facts| check.check(facts))
-        .observer(((observer, more), (Arc::clone(node), unsupported)))
+        .observer(((Arc::clone(metrics), more), (Arc::clone(node), unsupported)))
         .on_reconciled(move |report| flows.flows_reconciled(report))
         .on_ipv6_localhost(move |open, failures| listeners.localhost_listeners(open, failures))
         .on_not_served(not_served(recorder.clone(), node_name.clone()))

@@ -24,7 +24,9 @@ use tokio::sync::{broadcast, watch};
 #[cfg(feature = "userspace")]
 use crate::ipv6_localhost::{self, SyncedNodePorts};
 use crate::{
-    bridges, flows,
+    bridges,
+    engine_observer::Log,
+    flows,
     health::{
         HealthCheckUpdates, NotServed, ProxyHealth, ServiceHealthServers,
         http::connections::{Connections, Limits},
@@ -69,6 +71,7 @@ pub struct Builder {
     node_patience: Option<NodePatience>,
     node_check: Option<NodeCheck>,
     observer: Arc<dyn Observer>,
+    log: bool,
     follows_addresses: bool,
     conntrack: bool,
     health_checks: bool,
@@ -91,6 +94,7 @@ impl Builder {
             node_patience: None,
             node_check: None,
             observer: Arc::new(()),
+            log: true,
             follows_addresses: true,
             conntrack: true,
             health_checks: true,
@@ -146,6 +150,11 @@ impl Builder {
     /// is none.
     pub fn observer(self, observer: impl Observer + 'static) -> Self {
         Self { observer: Arc::new(observer), ..self }
+    }
+
+    /// Whether events of the engine are logged ([`Log`]); true by default.
+    pub fn log(self, log: bool) -> Self {
+        Self { log, ..self }
     }
 
     /// Whether the proxy follows the addresses of the node's interfaces, on which node ports are
@@ -218,6 +227,7 @@ impl Builder {
         let (profile, forwards) = (proxier.profile(), proxier.forwards());
         let mut asked = self.node;
         asked.localhost_node_ports = self.localhost;
+        let log = self.log.then(|| Log::new(&asked.node_name));
         let node = watch::Sender::new(Node::new(asked, &profile));
         let used = node.borrow().used.clone();
 
@@ -247,7 +257,8 @@ impl Builder {
         #[cfg(not(feature = "userspace"))]
         let (ports, sockets) = ((), None);
         let observer = Arc::new((
-            ((Arc::clone(&health), updates), ports),
+            // First: what others count is in the log.
+            (log, ((Arc::clone(&health), updates), ports)),
             (
                 (flows, RouteLocalnet::new(&profile)),
                 (self.observer, SendReports(reports, Arc::clone(&health))),

@@ -11,6 +11,7 @@
 mod backends;
 mod bridges;
 mod builder;
+mod engine_observer;
 mod flows;
 pub mod health;
 #[cfg(feature = "userspace")]
@@ -44,6 +45,7 @@ pub use self::backends::*;
 pub use self::{
     bridges::bypassing_bridges,
     builder::{Builder, StartError},
+    engine_observer::Log,
     localhost::prepare,
     proxy::{Handle, Proxy, Reports},
 };

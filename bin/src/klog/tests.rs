@@ -3,9 +3,17 @@
 use std::{
     fmt,
     sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use switchyard_core::{
+    model::IpFamily,
+    proxier::SyncReport,
+    runner::{EngineEvent, Observer},
 };
 
 use super::*;
+use crate::observability::metrics::tests::{outcome, partial};
 
 #[derive(Clone, Default)]
 pub(crate) struct Sink(pub(crate) Arc<Mutex<Vec<u8>>>);
@@ -158,4 +166,21 @@ fn json_is_klogs() {
         line + 1
     );
     assert_eq!(text, expected);
+}
+
+#[test]
+fn small_syncs_have_few_lines() {
+    let (change, report) = (partial(IpFamily::V4), SyncReport::default());
+    for (verbosity, milliseconds, expected) in
+        [(1, 100, 0..=0), (2, 3, 1..=50), (2, 100, 100..=100), (3, 3, 100..=100)]
+    {
+        let mut synced = outcome(&change, &report, &[]);
+        synced.duration = Duration::from_millis(milliseconds);
+        let (synced, observer) = (EngineEvent::Synced(synced), switchyard::Log::new("node-1"));
+        let log = logged(LogFormat::Text, verbosity, || {
+            (0..100).for_each(|_| observer.on_event(&synced));
+        });
+        let lines = log.matches("\"Synced\" full=false").count();
+        assert!(expected.contains(&lines), "-v={verbosity}, {milliseconds} ms: {lines}");
+    }
 }

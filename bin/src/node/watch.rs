@@ -193,13 +193,9 @@ pub async fn failed(mut failure: watch::Receiver<Option<NodeError>>) -> NodeErro
 impl Observer for NodeWatch {
     fn on_event(&self, event: &EngineEvent<'_>) {
         match event {
-            EngineEvent::WaitingFor(missing) => {
-                tracing::debug!(
-                    missing = missing.as_str(),
-                    "Waiting for the Node before the first sync"
-                );
+            EngineEvent::GaveUp { missing: Missing::PodCidrs, node } => {
+                self.fail(self.checks.lacks_pod_cidrs(node.is_some()));
             }
-            EngineEvent::GaveUp { missing, node } => self.gave_up(*missing, *node),
             EngineEvent::NodeChanged(node) => self.node_changed(*node),
             _ => {}
         }
@@ -215,21 +211,6 @@ impl NodeWatch {
         }
         self.known.send_replace(Some(node.cloned()));
         true
-    }
-
-    fn gave_up(&self, missing: Missing, facts: Option<&NodeFacts>) {
-        let node = self.checks.node.node_name.as_str();
-        match missing {
-            Missing::Node => {
-                tracing::error!(node, "Node not found; continuing without it");
-            }
-            Missing::NodeAddresses => {
-                tracing::error!(node, "Node has no usable address; continuing without one");
-            }
-            Missing::PodCidrs => self.fail(self.checks.lacks_pod_cidrs(facts.is_some())),
-            // The runner waits for these without an end.
-            Missing::Services | Missing::EndpointSlices | Missing::Nodes => {}
-        }
     }
 
     fn node_changed(&self, node: Option<&NodeFacts>) {
@@ -319,7 +300,7 @@ mod tests {
             (Missing::PodCidrs, None, Some("timeout waiting for node \"node-1\" to exist")),
         ] {
             let watch = watch(&["--detect-local-mode=NodeCIDR"]);
-            watch.gave_up(missing, facts);
+            watch.on_event(&EngineEvent::GaveUp { missing, node: facts });
             assert_eq!(failure(&watch).as_deref(), expected, "{missing:?}");
         }
     }

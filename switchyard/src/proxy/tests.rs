@@ -1,6 +1,8 @@
 //! A proxy without a kernel: in whatever order and by whatever thread it is called.
 
 use std::{
+    fs::File,
+    io::{Read, Seek},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     task::Waker,
     time::Instant,
@@ -17,6 +19,7 @@ use tokio::{
     sync::mpsc::{Receiver, channel},
     time::timeout,
 };
+use tracing::subscriber::set_default;
 
 use super::*;
 use crate::StartError;
@@ -38,12 +41,14 @@ struct Fake {
     forwards: Arc<AtomicBool>,
     is_paused: Arc<AtomicBool>,
     syncing: Arc<Mutex<()>>,
+    /// The log of a backend whose first sync fails.
+    failure: Option<Arc<File>>,
 }
 
 impl Fake {
     fn new(profile: Profile) -> Self {
-        let (ports, panics, clean_ups, forwards, is_paused, syncing) = Default::default();
-        Self { profile, ports, panics, clean_ups, forwards, is_paused, syncing }
+        let (ports, panics, clean_ups, forwards, is_paused, syncing, failure) = Default::default();
+        Self { profile, ports, panics, clean_ups, forwards, is_paused, syncing, failure }
     }
 }
 
@@ -57,6 +62,11 @@ impl Proxier for Fake {
         let is_first = self.ports.swap(change.after().service_ports.len(), SeqCst) == 0;
         assert!(is_first || !self.panics.load(SeqCst), "as asked");
         drop(self.syncing.lock().unwrap());
+        if let Some(log) = self.failure.take() {
+            // As long as the engine's thread runs.
+            mem::forget(set_default(tracing_subscriber::fmt().with_writer(log).finish()));
+            return Err(ProxierError::backend(self.profile.mode, "no room", "as asked"));
+        }
         Ok(SyncReport::default())
     }
 
@@ -223,6 +233,20 @@ async fn a_configuration_keeps_what_it_cannot_set() {
         seen.push((node.node_name, node.masquerade_all, node.localhost_node_ports));
     }
     assert_eq!(seen, [("node-1".to_owned(), true, true), ("node-1".to_owned(), true, false)]);
+}
+
+#[test]
+fn a_sync_that_fails_is_logged() {
+    let mut fake = Fake::new(USER_SPACE);
+    let log = Arc::new(tempfile::tempfile().unwrap());
+    fake.failure = Some(Arc::clone(&log));
+    let proxy = builder(&fake).start().unwrap();
+    list(&proxy);
+    assert!(proxy.reports().blocking_recv().is_some(), "the next sync");
+    let mut text = String::new();
+    log.as_ref().rewind().unwrap();
+    log.as_ref().read_to_string(&mut text).unwrap();
+    assert!(text.contains("Sync failed; retrying") && text.contains("as asked"), "{text}");
 }
 
 /// Whoever served in the place of the cluster's proxy would remove the Services of that.

@@ -28,9 +28,9 @@ use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Registry, TextEnco
 use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, ServiceName},
-    objects::Kind,
+    objects::{Event, Kind},
     proxier::{Mode, ProxierError},
-    runner::SyncOutcome,
+    runner::{EngineEvent, Observer, SyncOutcome},
     track::{Problem, TriggerTime},
     transition::Transition,
 };
@@ -85,6 +85,26 @@ pub struct Metrics {
     counted_ports: AtomicUsize,
     /// Serializes scrapes, since each scrape adds the difference to counters.
     scraping: Mutex<()>,
+}
+
+impl Observer for Metrics {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::Received(Event::Apply(object)) => self.changed(object.key().kind),
+            EngineEvent::Received(Event::Delete(key)) => self.changed(key.kind),
+            EngineEvent::Received(Event::Replace { kind, objects, .. }) => {
+                objects.iter().for_each(|_| self.changed(*kind));
+            }
+            EngineEvent::Rejected(problem) => self.rejected(problem),
+            EngineEvent::SyncRequested => self.sync_requested(),
+            EngineEvent::LeftOut(error) => self.left_out(error),
+            EngineEvent::Synced(outcome) => self.synced(outcome),
+            EngineEvent::SyncFailed { error, change, duration } => {
+                self.sync_failed(error, change, duration.as_secs_f64());
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Metrics {
@@ -415,4 +435,4 @@ impl Metrics {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

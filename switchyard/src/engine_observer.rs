@@ -1,8 +1,8 @@
-//! The observer of the engine, which reports to the log and the metrics.
+//! The observer of the engine that writes the log.
 
 use std::{
     mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -10,25 +10,26 @@ use switchyard_core::{
     error::ErrorChain,
     model::ServicePortId,
     objects::Event,
-    proxier::{ExternalChange, ProxierError},
+    proxier::ExternalChange,
     runner::{EngineEvent, Observer, SyncOutcome},
     state::PoolKind,
-    track::{Problem, Reason},
+    track::{Missing, Problem, Reason},
     transition::Transition,
 };
 
-use crate::observability::metrics::Metrics;
-
-/// The [`Observer`] that logs and counts.
-pub struct EngineObserver {
-    metrics: Arc<Metrics>,
+/// The [`Observer`] that logs: syncs and their failures, what is rejected or refused, what other
+/// programs change, and what is waited for. Every [`Proxy`](crate::Proxy) has one, unless
+/// [`Builder::log`](crate::Builder::log) is off.
+#[derive(Debug)]
+pub struct Log {
+    node: String,
     /// The time of the last warning about a change.
     warned: Mutex<Option<Instant>>,
     synced: Mutex<SyncLines>,
 }
 
-/// The lines about syncs at `-v=2`.
-#[derive(Default)]
+/// The lines about syncs at the level DEBUG.
+#[derive(Debug, Default)]
 struct SyncLines {
     last: Option<Instant>,
     /// The number of syncs since then, which have no line.
@@ -49,26 +50,31 @@ impl SyncLines {
 
 /// The least time between two warnings about changes.
 const QUIET: Duration = Duration::from_secs(30);
-/// The least time between two lines about small syncs at `-v=2`: dozens of them fit into a second.
+/// The least time between two lines about small syncs at DEBUG: dozens of them fit into a second.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// The duration from which a sync is not small.
 const LONG: Duration = Duration::from_millis(100);
 
-impl EngineObserver {
-    /// Returns the observer of an engine that starts now.
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        metrics.started();
-        Self { metrics, warned: Mutex::default(), synced: Mutex::default() }
+impl Log {
+    /// Returns the observer of an engine on the node of this name.
+    pub fn new(node: impl Into<String>) -> Self {
+        Self { node: node.into(), warned: Mutex::default(), synced: Mutex::default() }
     }
 
-    fn count_changes(&self, event: &Event) {
-        match event {
-            Event::Apply(object) => self.metrics.changed(object.key().kind),
-            Event::Delete(key) => self.metrics.changed(key.kind),
-            Event::Replace { kind, objects, .. } => {
-                objects.iter().for_each(|_| self.metrics.changed(*kind));
+    fn externally_changed(&self, change: &ExternalChange) {
+        let by = match change {
+            ExternalChange::Changed { by } => by.as_deref().unwrap_or("unknown"),
+            ExternalChange::Suspected => {
+                tracing::debug!("Tables changed by another program; resyncing");
+                return;
             }
-            _ => {}
+        };
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|warned| warned.elapsed() >= QUIET) {
+            *warned = Some(Instant::now());
+            tracing::warn!(author = by, "Our tables were changed by another program; resyncing");
+        } else {
+            tracing::debug!(author = by, "Our tables were changed again by another program");
         }
     }
 }
@@ -158,18 +164,69 @@ fn log_start(change: &Transition<'_>) {
     }
 }
 
-impl Observer for EngineObserver {
+/// Logs what the source of objects sends.
+fn log_received(event: &Event) {
+    match event {
+        Event::Apply(object) => {
+            tracing::trace!(object = %object.key(), "Object added or changed");
+        }
+        Event::Delete(object) => tracing::trace!(%object, "Object deleted"),
+        Event::Listed(kind) => {
+            tracing::debug!(target: "switchyard::v3", kind = kind.as_str(), "Listed");
+        }
+        Event::Replace { kind, objects, malformed } => tracing::debug!(
+            target: "switchyard::v3",
+            kind = kind.as_str(),
+            objects = objects.len(),
+            malformed = malformed.len(),
+            "Listed"
+        ),
+        // The tracker reports a malformed object as rejected.
+        _ => {}
+    }
+}
+
+/// Logs what cannot be used.
+fn log_rejected(problem: &Problem) {
+    let message = match problem.reason {
+        Reason::Unsupported => "A Service is not served as it asks",
+        Reason::Refused => "The node refuses what a Service needs",
+        Reason::Malformed | Reason::Invalid | Reason::Conflict => {
+            "Part of an object cannot be used"
+        }
+    };
+    tracing::warn!(
+        object = %problem.object,
+        field = problem.field.as_str(),
+        reason = problem.message.as_str(),
+        "{message}"
+    );
+}
+
+impl Observer for Log {
     fn on_event(&self, event: &EngineEvent<'_>) {
+        let node = self.node.as_str();
         match event {
-            EngineEvent::Received(event) => self.received(event),
-            EngineEvent::Rejected(problem) => self.rejected(problem),
-            EngineEvent::SyncRequested => self.metrics.sync_requested(),
+            EngineEvent::Received(event) => log_received(event),
+            EngineEvent::Rejected(problem) => log_rejected(problem),
             EngineEvent::SyncStarted(change) => log_start(change),
             EngineEvent::ExternallyChanged(change) => self.externally_changed(change),
-            EngineEvent::LeftOut(error) => self.metrics.left_out(error),
-            EngineEvent::Synced(outcome) => self.synced(outcome),
-            EngineEvent::SyncFailed { error, change, duration } => {
-                self.sync_failed(error, change, *duration);
+            EngineEvent::Synced(outcome) => log_outcome(outcome, &self.synced),
+            EngineEvent::SyncFailed { error, change, duration } => tracing::error!(
+                err = %ErrorChain(*error),
+                full = change.is_full(),
+                elapsed = ?duration,
+                "Sync failed; retrying"
+            ),
+            EngineEvent::WaitingFor(missing) => tracing::debug!(
+                missing = missing.as_str(),
+                "Waiting for the Node before the first sync"
+            ),
+            EngineEvent::GaveUp { missing: Missing::Node, .. } => {
+                tracing::error!(node, "Node not found; continuing without it");
+            }
+            EngineEvent::GaveUp { missing: Missing::NodeAddresses, .. } => {
+                tracing::error!(node, "Node has no usable address; continuing without one");
             }
             EngineEvent::LeftoversStay { mode, error } => tracing::error!(
                 %mode,
@@ -190,107 +247,12 @@ impl Observer for EngineObserver {
     }
 }
 
-impl EngineObserver {
-    fn received(&self, event: &Event) {
-        self.count_changes(event);
-        match event {
-            Event::Apply(object) => {
-                tracing::trace!(object = %object.key(), "Object added or changed");
-            }
-            Event::Delete(object) => tracing::trace!(%object, "Object deleted"),
-            Event::Listed(kind) => {
-                tracing::debug!(target: "switchyard::v3", kind = kind.as_str(), "Listed");
-            }
-            Event::Replace { kind, objects, malformed } => tracing::debug!(
-                target: "switchyard::v3",
-                kind = kind.as_str(),
-                objects = objects.len(),
-                malformed = malformed.len(),
-                "Listed"
-            ),
-            // The tracker reports a malformed object as rejected.
-            _ => {}
-        }
-    }
-
-    fn rejected(&self, problem: &Problem) {
-        self.metrics.rejected(problem);
-        let message = match problem.reason {
-            Reason::Unsupported => "A Service is not served as it asks",
-            Reason::Refused => "The node refuses what a Service needs",
-            Reason::Malformed | Reason::Invalid | Reason::Conflict => {
-                "Part of an object cannot be used"
-            }
-        };
-        tracing::warn!(
-            object = %problem.object,
-            field = problem.field.as_str(),
-            reason = problem.message.as_str(),
-            "{message}"
-        );
-    }
-
-    fn externally_changed(&self, change: &ExternalChange) {
-        let by = match change {
-            ExternalChange::Changed { by } => by.as_deref().unwrap_or("unknown"),
-            ExternalChange::Suspected => {
-                tracing::debug!("Tables changed by another program; resyncing");
-                return;
-            }
-        };
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned.is_none_or(|warned| warned.elapsed() >= QUIET) {
-            *warned = Some(Instant::now());
-            tracing::warn!(author = by, "Our tables were changed by another program; resyncing");
-        } else {
-            tracing::debug!(author = by, "Our tables were changed again by another program");
-        }
-    }
-
-    fn synced(&self, outcome: &SyncOutcome<'_>) {
-        // The log comes first, so that a sync that is in the metrics is in the log.
-        log_outcome(outcome, &self.synced);
-        self.metrics.synced(outcome);
-    }
-
-    fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {
-        self.metrics.sync_failed(error, change, duration.as_secs_f64());
-        tracing::error!(
-            err = %ErrorChain(error),
-            full = change.is_full(),
-            elapsed = ?duration,
-            "Sync failed; retrying"
-        );
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use switchyard_core::{model::IpFamily, proxier::SyncReport};
-
     use super::*;
-    use crate::{
-        klog::{LogFormat, tests::logged},
-        observability::metrics::tests::{outcome, partial},
-    };
 
     #[test]
     fn small_syncs_have_few_lines() {
-        let (change, report) = (partial(IpFamily::V4), SyncReport::default());
-        let mut synced = outcome(&change, &report, &[]);
-        for (verbosity, milliseconds, expected) in
-            [(1, 100, 0..=0), (2, 3, 1..=50), (2, 100, 100..=100), (3, 3, 100..=100)]
-        {
-            synced.duration = Duration::from_millis(milliseconds);
-            let observer = EngineObserver::new(Arc::new(Metrics::for_tests()));
-            let log = logged(LogFormat::Text, verbosity, || {
-                for _ in 0..100 {
-                    observer.synced(&synced);
-                }
-            });
-            let lines = log.matches("\"Synced\" full=false").count();
-            assert!(expected.contains(&lines), "-v={verbosity}, {milliseconds} ms: {lines}");
-        }
         let (mut lines, now) = (SyncLines::default(), Instant::now());
         let steps = [(0, false), (1, false), (999, false), (999, true), (1999, false)];
         let counts =
