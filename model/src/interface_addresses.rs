@@ -9,8 +9,8 @@ use async_trait::async_trait;
 pub trait InterfaceAddresses: Send {
     /// Waits until the addresses differ from those returned last, and returns all addresses. The
     /// first call returns as soon as the addresses are known. The engine polls the future on its
-    /// own thread, and may drop the future and ask again: the next
-    /// call returns what the dropped future has learned.
+    /// own thread, and may drop the future and ask again: the next call
+    /// returns what the dropped future has learned.
     ///
     /// # Errors
     /// If the addresses cannot be listed. The engine asks again after a while.
