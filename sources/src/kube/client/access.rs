@@ -173,7 +173,8 @@ fn from_kubeconfig(
         KubeconfigError::Parse(error) => decoding_error(&error).into(),
         error => Box::<dyn Error + Send + Sync>::from(error),
     })?;
-    let (context, mut cluster) = match kubeconfig.current_context {
+    let name = kubeconfig.current_context.filter(|name| !name.is_empty());
+    let (context, mut cluster) = match name {
         // Without a context, the server is all that there is.
         None if master.is_some() => (Context::default(), Cluster::default()),
         None => return Err(KubeconfigError::CurrentContextNotSet.into()),
@@ -185,6 +186,7 @@ fn from_kubeconfig(
             let name = context.cluster.clone();
             let cluster = kubeconfig.clusters.into_iter().find(|named| named.name == name);
             let cluster = cluster.and_then(|named| named.cluster);
+            let cluster = cluster.or_else(|| master.is_some().then(Cluster::default));
             (context, cluster.ok_or(KubeconfigError::LoadClusterOfContext(name))?)
         }
     };
@@ -333,8 +335,15 @@ pub(super) mod tests {
         // Without a context, as well.
         let dir = tempfile::tempdir().unwrap();
         let config = write_kubeconfig(&dir.path().join("k"), &json!({}), &json!({}), Some(at));
-        fs::write(dir.path().join("k"), r#"{"apiVersion": "v1", "kind": "Config"}"#).unwrap();
-        assert_eq!(Access::load(&config).unwrap().config.cluster_url.to_string(), plain);
+        for context in [json!(""), json!("c"), json!(null)] {
+            let contexts = json!([{"name": "c", "context": {"cluster": "missing", "user": ""}}]);
+            let kubeconfig = json!({
+                "apiVersion": "v1", "kind": "Config", "current-context": context, "clusters": null,
+                "contexts": contexts, "users": null,
+            });
+            fs::write(dir.path().join("k"), kubeconfig.to_string()).unwrap();
+            assert_eq!(Access::load(&config).unwrap().config.cluster_url.to_string(), plain);
+        }
         assert!(Access::load(&KubeConfig { master: None, ..config }).is_err());
     }
 
