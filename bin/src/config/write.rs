@@ -41,9 +41,6 @@ fn platform(fields: &mut Map<String, Value>) {
     if fields["detectLocalMode"] == "" {
         fields["detectLocalMode"] = json!("ClusterCIDR");
     }
-    if fields["mode"] == "nftables" && fields["nodePortAddresses"] == json!([]) {
-        fields["nodePortAddresses"] = json!(["primary"]);
-    }
     fields["portRange"] = json!("");
 }
 
@@ -101,11 +98,10 @@ mod tests {
         let read = file::decode(&text).unwrap();
         assert_eq!(read.warnings, [""; 0], "{text}");
         let mut read = read.config;
-        assert_eq!(read.node_port_addresses, ["primary"]);
+        assert_eq!(read.node_port_addresses, [""; 0], "health checks are answered everywhere then");
         assert_eq!(read.detect_local_mode, "ClusterCIDR");
         assert_eq!(read.iptables.sync_period.to_string(), "0s");
         read.apply_defaults();
-        config.node_port_addresses = vec!["primary".into()];
         config.detect_local_mode = "ClusterCIDR".into();
         assert_eq!(read, config);
         assert_eq!(yaml(&read).unwrap(), text);
