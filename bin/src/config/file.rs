@@ -179,13 +179,15 @@ fn check_kind(value: &Value) -> Result<(), DecodeError> {
 
 /// Rejects a list in the place of a section, whose fields would be taken in their order.
 fn check_sections(value: &Value) -> Result<(), DecodeError> {
-    match SECTIONS.iter().find(|path| value.pointer(path).is_some_and(Value::is_array)) {
-        None => Ok(()),
-        Some(path) => Err(DecodeError::Field {
-            field: path[1..].replace('/', "."),
-            message: "invalid type: sequence, expected a map".to_owned(),
-        }),
-    }
+    let is_list = |path: &&str| value.pointer(path).is_some_and(Value::is_array);
+    let levels = value.pointer("/logging/vmodule").and_then(Value::as_array);
+    let level = levels.is_some_and(|levels| levels.iter().any(Value::is_array));
+    let path = SECTIONS.iter().copied().find(is_list);
+    let Some(path) = path.or(level.then_some("/logging/vmodule")) else { return Ok(()) };
+    Err(DecodeError::Field {
+        field: path[1..].replace('/', "."),
+        message: "invalid type: sequence, expected a map".to_owned(),
+    })
 }
 
 /// Changes what Go reads otherwise. Fields that are `null`, which Go leaves at zero, are dropped,
@@ -314,6 +316,8 @@ mod tests {
         assert!(refused("oomScoreAdj: high\n").starts_with("failed to decode: oomScoreAdj: "));
         let refusal = "failed to decode: detectLocal: invalid type: sequence, expected a map";
         assert_eq!(refused("detectLocal: [cbr0]\n"), refusal);
+        let levels = refused("logging: {vmodule: [[a, 1]]}\n");
+        assert!(levels.contains("logging.vmodule: invalid type: sequence"), "{levels}");
         assert!(refused("nodePortAddresses: primary\n").contains("nodePortAddresses"));
         // The field names are case-sensitive.
         assert_eq!(decoded("Mode: ipvs\n").config.mode, "");

@@ -32,6 +32,9 @@ const NO_PAIR: &str = "must be a either a single CIDR or dual-stack pair of CIDR
 /// of the rejected network, or `None` if all of them are.
 pub(crate) fn cluster_cidrs(text: &str) -> Result<Vec<IpNet>, (Option<usize>, &'static str)> {
     let parts = text.split(',').filter(|_| !text.is_empty()).enumerate();
+    if parts.clone().count() > 2 {
+        return Err((None, NO_PAIR));
+    }
     let nets = parts.map(|(i, part)| parse_cidr(part).map_err(|_| (Some(i), NOT_A_CIDR)));
     let nets = nets.collect::<Result<Vec<_>, _>>()?;
     match &nets[..] {

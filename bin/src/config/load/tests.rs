@@ -331,8 +331,8 @@ fn errors_of_logging_come_first() {
     for (logging, message) in [
         ("format: xml", "logging.format: Invalid value: \"xml\": Unsupported log format"),
         (
-            "flushFrequency: -1",
-            "logging.flushFrequency: Invalid value: \"-1ns\": Must be greater than zero",
+            "flushFrequency: -1s",
+            "logging.flushFrequency: Invalid value: \"-1s\": Must be greater than zero",
         ),
         (
             "verbosity: 2147483648",
@@ -355,6 +355,9 @@ fn errors_of_logging_come_first() {
         let text = refused(&format!("oomScoreAdj: 2000\nlogging: {{{logging}}}"));
         assert_eq!(text, format!("initialize logging: {message}"), "and nothing of the score");
     }
+    let split = with_file(HEAD, &["--log-text-split-stream"]).unwrap_err();
+    let text = ErrorChain(&split).to_string();
+    assert!(text.ends_with(&format!("logging.options.text.splitStream: {alpha}")), "{text}");
     let gates = "featureGates: {LoggingBetaOptions: false}\nlogging: {format: json}";
     assert!(refused(gates).ends_with("json is disabled, see LoggingBetaOptions feature"));
     let allowed = "featureGates: {LoggingAlphaOptions: true}\n\
