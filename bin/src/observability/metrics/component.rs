@@ -1,6 +1,9 @@
 //! The metrics that every Kubernetes component has.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
 
 use prometheus::IntGaugeVec;
 
@@ -8,11 +11,14 @@ use super::maker::Maker;
 use crate::config::{gates, release};
 
 /// `kubernetes_build_info`
-pub struct BuildMetric(IntGaugeVec);
+pub struct BuildMetric {
+    info: IntGaugeVec,
+    release: Mutex<String>,
+}
 
 impl BuildMetric {
     pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        Ok(Self(make.gauges(
+        let info = make.gauges(
             "kubernetes_build_info",
             "[BETA] A metric with a constant '1' value labeled by the release of Kubernetes of the \
              cluster, and by how this program was built",
@@ -27,15 +33,25 @@ impl BuildMetric {
                 "compiler",
                 "platform",
             ],
-        )?))
+        )?;
+        Ok(Self { info, release: Mutex::default() })
     }
 
     /// Sets the release, such as `v1.36.2`.
     pub fn set(&self, release: &str) {
-        let (major, minor) = release::major_minor(release);
-        self.0.reset();
-        let labels = [major, minor, release, "", "", "", "", "rustc", &release::platform()];
-        self.0.with_label_values(&labels).set(1);
+        let mut before = self.release.lock().unwrap_or_else(PoisonError::into_inner);
+        if *before == release {
+            return;
+        }
+        let platform = release::platform();
+        let labels = |release| {
+            let (major, minor) = release::major_minor(release);
+            [major, minor, release, "", "", "", "", "rustc", &platform]
+        };
+        // One is there at any time, whenever the metrics are read.
+        self.info.with_label_values(&labels(release)).set(1);
+        let _ = self.info.remove_label_values(&labels(&before));
+        release.clone_into(&mut before);
     }
 }
 
