@@ -1,7 +1,6 @@
 //! The backends that the features select, with their defaults, for the families that the kernel has
 //! in the network namespace of the calling thread. Their crates have the settings.
 
-#[cfg(any(feature = "nftables", feature = "ipvs", feature = "userspace"))]
 use switchyard_kernel::families;
 
 #[cfg(feature = "iptables")]
@@ -13,7 +12,7 @@ pub use switchyard_nft::{NftBackend, NftConfig};
 #[cfg(feature = "userspace")]
 pub use switchyard_userspace::{UserspaceBackend, UserspaceConfig};
 
-/// Returns the nftables backend.
+/// Returns the nftables backend, for the families of the calling thread's network namespace.
 #[cfg(feature = "nftables")]
 pub fn nftables() -> NftBackend {
     let mut config = NftConfig::default();
@@ -21,13 +20,15 @@ pub fn nftables() -> NftBackend {
     NftBackend::new(config)
 }
 
-/// Returns the iptables backend, whose probe finds out about the families.
+/// Returns the iptables backend, for the families of the calling thread's network namespace.
 #[cfg(feature = "iptables")]
 pub fn iptables() -> IptablesBackend {
-    IptablesBackend::default()
+    let mut config = IptablesConfig::default();
+    config.families = families();
+    IptablesBackend::new(config)
 }
 
-/// Returns the ipvs backend.
+/// Returns the ipvs backend, for the families of the calling thread's network namespace.
 #[cfg(feature = "ipvs")]
 pub fn ipvs() -> IpvsBackend {
     let mut config = IpvsConfig::default();
@@ -35,7 +36,8 @@ pub fn ipvs() -> IpvsBackend {
     IpvsBackend::new(config)
 }
 
-/// Returns the userspace backend, which proxies connections itself.
+/// Returns the userspace backend, which proxies connections itself, for the families of the calling
+/// thread's network namespace.
 #[cfg(feature = "userspace")]
 pub fn userspace() -> UserspaceBackend {
     let mut config = UserspaceConfig::default();

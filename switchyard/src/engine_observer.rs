@@ -228,6 +228,12 @@ impl Observer for Log {
             EngineEvent::GaveUp { missing: Missing::NodeAddresses, .. } => {
                 tracing::error!(node, "Node has no usable address; continuing without one");
             }
+            EngineEvent::GaveUp { missing: Missing::PodCidrs, .. } => {
+                tracing::warn!(
+                    node,
+                    "Node has no podCIDRs yet; nothing is programmed without them"
+                );
+            }
             EngineEvent::LeftoversStay { mode, error } => tracing::error!(
                 %mode,
                 err = %ErrorChain(*error),

@@ -166,6 +166,8 @@ fn families_are_those_of_the_kernel() {
         assert_eq!(families(), PerFamily { v4: true, v6: true });
         fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
         assert_eq!(families(), PerFamily { v4: true, v6: false });
+        let iptables = switchyard::iptables().probe().unwrap().families;
+        assert_eq!(iptables, PerFamily { v4: true, v6: false });
     });
 }
 
