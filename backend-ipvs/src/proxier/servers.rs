@@ -207,9 +207,9 @@ impl<'d> ServerChanges<'d> {
     }
 }
 
-/// Whether connections of an endpoint that left the pool go on. The flows of UDP and SCTP end with
-/// an endpoint that serves no longer; TCP connections end themselves. `dh` would refuse the clients
-/// of a real server that takes no new connections.
+/// Whether connections of an endpoint that left the pool go on. The flows of UDP end with an
+/// endpoint that serves no longer, those of SCTP with one that is gone; TCP connections end
+/// themselves. `dh` would refuse the clients of a real server that takes no new connections.
 fn keeps_connections(server: &Server, address: SocketAddr) -> bool {
     match server.port.id.name.protocol {
         _ if server.scheduler == Scheduler::DestinationHash => false,

@@ -6,7 +6,8 @@
 //! ones, and repeats that until it succeeds. Stale are
 //!
 //! - flows to a frontend of a Service port, unless an endpoint answers that still serves the port,
-//!   also while it terminates or topology leaves it out; none while no endpoint serves;
+//!   also while it terminates or topology leaves it out; none while no endpoint serves. An SCTP
+//!   association stays with an endpoint that is only not ready;
 //! - flows to a frontend that was a Service port's before, if an endpoint of that port answers, or
 //!   if the port had no endpoint and the flows are redirected.
 //!

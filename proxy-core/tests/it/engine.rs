@@ -209,7 +209,7 @@ async fn a_panic_of_any_part_is_reported_and_nothing_hangs() {
 }
 
 #[tokio::test]
-async fn many_engines_run_in_one_process_and_dropping_them_leaks_nothing() {
+async fn many_engines_run_in_one_process_and_dropping_them_ends_them() {
     let mut engines = Vec::new();
     let mut received = Vec::new();
     let (mut monitors, mut syncs) = (Vec::new(), Vec::new());
