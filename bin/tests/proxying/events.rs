@@ -54,10 +54,9 @@ fn starts_and_ports_in_use_are_events() {
             })
         );
 
-        // Before the Node was known, it may have been tried on all addresses.
-        let failed = cluster.event("FailedToStartServiceHealthcheck", "192.0.2.1").await;
+        let failed = cluster.event("FailedToStartServiceHealthcheck", "0.0.0.0").await;
         let note = format!(
-            "node {NODE} failed to start healthcheck \"{}/{name}\" on 192.0.2.1:31000: \
+            "node {NODE} failed to start healthcheck \"{}/{name}\" on 0.0.0.0:31000: \
              Address already in use (os error 98)",
             load::NAMESPACE
         );
