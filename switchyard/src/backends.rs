@@ -1,6 +1,12 @@
 //! The backends that the features select, with their defaults, for the families that the kernel has
 //! in the network namespace of the calling thread. Their crates have the settings.
 
+#[cfg(any(
+    feature = "nftables",
+    feature = "iptables",
+    feature = "ipvs",
+    feature = "userspace"
+))]
 use switchyard_kernel::families;
 
 #[cfg(feature = "iptables")]
