@@ -308,6 +308,7 @@ healthzBindAddress: :10256 -> HealthzBindAddress: Invalid value: ":10256": must 
 metricsBindAddress: 1.2.3.4:0 -> MetricsBindAddress: Invalid value: "1.2.3.4:0": must be a valid port
 clusterCIDR: "10.0.0.0/8, fd00::/48" -> DetectLocalConfiguration.ClusterCIDRs[1]: Invalid value: " fd00::/48": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)
 clusterCIDR: 10.0.0.0/8,11.0.0.0/8 -> DetectLocalConfiguration.ClusterCIDRs: Invalid value: ["10.0.0.0/8","11.0.0.0/8"]: must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]
+clusterCIDR: x,y,z -> DetectLocalConfiguration.ClusterCIDRs: Invalid value: ["x","y","z"]: must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]
 nodePortAddresses: [primary, loopback] -> NodePortAddresses[1]: Invalid value: "loopback": must be a valid CIDR
 nodePortAddresses: [10.0.0.0/8, x] -> NodePortAddresses[1]: Invalid value: "x": must be a valid CIDR
 detectLocalMode: x -> DetectLocalMode: Unsupported value: "x": supported values: "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix", ""
