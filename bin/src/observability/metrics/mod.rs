@@ -190,7 +190,7 @@ impl Metrics {
     }
 
     /// Counts an object that was added, changed or removed.
-    pub fn changed(&self, kind: Kind) {
+    fn changed(&self, kind: Kind) {
         match kind {
             Kind::Service => self.changes.services.changed(),
             Kind::EndpointSlice => self.changes.endpoints.changed(),
@@ -199,18 +199,18 @@ impl Metrics {
     }
 
     /// Counts an object that was rejected, in whole or in part.
-    pub fn rejected(&self, problem: &Problem) {
+    fn rejected(&self, problem: &Problem) {
         let labels = [problem.object.kind.as_str(), problem.reason.as_str()];
         self.ours.rejected.with_label_values(&labels).inc();
     }
 
-    pub fn sync_requested(&self) {
+    fn sync_requested(&self) {
         self.changes.services.requested();
         self.changes.endpoints.requested();
         self.set_times(&self.sync.last_queued, |_| true);
     }
 
-    pub fn synced(&self, outcome: &SyncOutcome<'_>) {
+    fn synced(&self, outcome: &SyncOutcome<'_>) {
         self.observe_duration(&outcome.change, outcome.duration.as_secs_f64());
         self.set_times(&self.sync.last, |family| outcome.change.programs(family));
         // The objects of a list arrive together, and are pending until the list is synced whole.
@@ -279,7 +279,7 @@ impl Metrics {
         component::set_gates(&self.gates, gates);
     }
 
-    pub fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, seconds: f64) {
+    fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, seconds: f64) {
         self.observe_duration(change, seconds);
         if let Some(iptables) = &self.iptables {
             iptables.count_refused(error.refused());
@@ -290,7 +290,7 @@ impl Metrics {
     }
 
     /// Records that the kernel refused parts of a sync.
-    pub fn left_out(&self, error: &ProxierError) {
+    fn left_out(&self, error: &ProxierError) {
         if let Some(iptables) = &self.iptables {
             iptables.count_refused(error.refused());
         }
