@@ -1,6 +1,6 @@
 #!/bin/sh
 # The second program of the virtual machine, after init, in the host's root file system: runs the command,
-# and leaves its exit status in /run/vm/status. That the machine has started is told by /run/vm/begun.
+# and leaves its exit status in /run/vm/status. The file /run/vm/begun shows that the machine has started.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 : >/run/vm/begun
 mount -t proc proc /proc
