@@ -2,9 +2,12 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Seek, Write},
+    io::{Read, Write},
     net::TcpStream,
-    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    os::unix::{
+        fs::{FileExt, PermissionsExt},
+        process::ExitStatusExt,
+    },
     path::Path,
     process::{Child, Command, ExitStatus},
     time::Instant,
@@ -153,6 +156,15 @@ impl Program {
         self.child.id()
     }
 
+    /// Waits until the log has a line that satisfies `good`.
+    #[track_caller]
+    pub(crate) fn wait_for_line(&self, good: impl Fn(&str) -> bool) {
+        until_ok(|| {
+            let log = self.log();
+            if log.lines().any(&good) { Ok(()) } else { Err(log) }
+        });
+    }
+
     /// Sends SIGTERM; the number of the signal that ended it, and its log.
     pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         let kill = format!("kill -TERM {}", self.child.id());
@@ -169,12 +181,12 @@ impl Program {
         (status, self.log())
     }
 
-    /// The log of the program, which has ended.
-    fn log(&mut self) -> String {
-        let mut log = String::new();
-        self.log.rewind().unwrap();
-        self.log.read_to_string(&mut log).unwrap();
-        log
+    /// The log so far.
+    fn log(&self) -> String {
+        // The program writes at the position of the file, which has to stay.
+        let mut log = vec![0; self.log.metadata().unwrap().len().try_into().unwrap()];
+        self.log.read_exact_at(&mut log, 0).unwrap();
+        String::from_utf8(log).unwrap()
     }
 }
 
