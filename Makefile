@@ -279,7 +279,7 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families addresses::families-co
 	clusterip::masquerade-all clusterip::no-cluster-cidr clusterip::remote-endpoints clusterip::same-port-tcp-and-udp \
 	clusterip::sctp clusterip::several-ports \
 	conntrack::tcp-connections-stay conntrack::udp-flows detect-local::bridge-interface \
-	endpoints::readiness endpoints::terminating \
+	endpoints::readiness endpoints::terminating health::services-change \
 	lb-algorithm::algorithm-changes lb-algorithm::round-robin loadbalancer:: mark:: nodeport::addresses-come-and-go \
 	nodeport::chosen-networks policies:: refused::no-endpoints refused::undefined-port restart:: \
 	weights::changes weights::local-policy weights::slow-start weights::zero-drains)

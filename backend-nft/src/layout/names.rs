@@ -50,6 +50,7 @@ pub(crate) mod set {
     pub(crate) const NO_ENDPOINT_NODEPORTS: &str = "no-endpoint-nodeports";
     pub(crate) const NODEPORT_IPS: &str = "nodeport-ips";
     pub(crate) const HAIRPIN_CONNECTIONS: &str = "hairpin-connections";
+    pub(crate) const HEALTH_CHECK_PORTS: &str = "health-check-ports";
 }
 
 /// The length of the longest name that the kernel takes, in bytes (`NFT_NAME_MAXLEN` less a NUL).

@@ -8,7 +8,10 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use switchyard_core::state::NodePortAddresses;
+use switchyard_core::{
+    model::Protocol,
+    state::{HealthCheck, NodePortAddresses},
+};
 use switchyard_kernel::nftables::{
     BaseChain, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key, Rule,
     Selector, SetDef, Side, Statement, Table, TableDump, Transaction, Verdict,
@@ -77,7 +80,7 @@ pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseCha
 /// The most slots of a cluster IP that a set has instead of `service-ips`.
 const MOST_SLOTS_BY_SET: u32 = 8;
 
-/// A set or map that always exists.
+/// A set or map of all Services, which is there with or without them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum TableSet {
     ClusterIps,
@@ -88,6 +91,8 @@ pub(crate) enum TableSet {
     NoEndpointNodePorts,
     NodePortIps,
     HairpinConnections,
+    /// Ports of health checks, where addresses of Services are the node's.
+    HealthCheckPorts,
     /// Cluster IPs whose pools have this number of slots.
     ClusterIpsBySlots(u32),
     /// Frontends of Service ports with ClientIP affinity.
@@ -107,6 +112,7 @@ impl TableSet {
             Self::NoEndpointNodePorts,
             Self::NodePortIps,
             Self::HairpinConnections,
+            Self::HealthCheckPorts,
         ];
         let by_slots = (1..=MOST_SLOTS_BY_SET).map(Self::ClusterIpsBySlots);
         let affinity = AffinityMap::all().map(Self::Affinity);
@@ -132,6 +138,11 @@ impl TableSet {
         lb_chains(context)
             .find(|chain| chain == leads_to)
             .map(|chain| Self::ClusterIpsBySlots(chain.selection.slots))
+    }
+
+    /// Whether a table has the set.
+    pub(crate) fn is_needed(self, context: &Context<'_>) -> bool {
+        self != Self::HealthCheckPorts || context.beneath_ipvs
     }
 
     /// Whether an element leads packets on to a pool.
@@ -163,6 +174,7 @@ impl TableSet {
         let field = match self {
             Self::ServiceNodePorts
             | Self::NoEndpointNodePorts
+            | Self::HealthCheckPorts
             | Self::Affinity(AffinityMap { scope: Scope::NodePort, .. })
             | Self::Endpoints(EndpointMap { scope: Scope::NodePort, .. }) => Field::InetService,
             _ => family.address_field(),
@@ -173,7 +185,7 @@ impl TableSet {
 
     /// Whether keys begin with [`Self::frontend`].
     pub(crate) fn begins_with_frontend(self) -> bool {
-        !matches!(self, Self::ServiceNodePorts | Self::NoEndpointNodePorts)
+        !matches!(self, Self::ServiceNodePorts | Self::NoEndpointNodePorts | Self::HealthCheckPorts)
     }
 
     fn define(self, family: Family) -> SetDef {
@@ -203,6 +215,8 @@ impl TableSet {
                 [address, address, Field::InetProto, Field::InetService],
             )
             .with_comment("connections of local endpoints to themselves"),
+            Self::HealthCheckPorts => SetDef::set(set::HEALTH_CHECK_PORTS, by_port)
+                .with_comment("health checks of Services, also at their addresses"),
             Self::ClusterIpsBySlots(slots) => {
                 SetDef::set(format!("{}-{slots}", set::CLUSTER_IPS), by_ip)
                     .with_comment(format!("ClusterIP traffic to {slots} endpoints"))
@@ -240,7 +254,7 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
         let checks = [chain::NODEPORT_ENDPOINTS_CHECK, chain::SERVICE_ENDPOINTS_CHECK];
         chains.push(base(BEFORE_IPVS.0, &checks));
         chains.push(base(BEHIND_IPVS.0, &[chain::OTHER_PORTS]));
-        chains.push(ChainRules::new(chain::OTHER_PORTS, vec![other_ports()]));
+        chains.push(ChainRules::new(chain::OTHER_PORTS, other_ports(context)));
     }
     chains.push(affinity::lookup_chain());
     chains.push(ChainRules::new(chain::REJECT, vec![Rule::new([Statement::Reject])]));
@@ -447,7 +461,7 @@ fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
 /// The rules for packets that match no Service port: those to other ports of cluster IPs, and those
 /// to unallocated addresses of the Service ranges.
 fn cluster_ips_check(context: &Context<'_>) -> ChainRules {
-    let mut rules = vec![other_ports()];
+    let mut rules = other_ports(context);
     for &net in context.node.service_cidrs.get(context.family.into()) {
         rules.push(Rule::new([
             Statement::Address { side: Side::Destination, negated: false, net },
@@ -457,12 +471,18 @@ fn cluster_ips_check(context: &Context<'_>) -> ChainRules {
     ChainRules::new(chain::CLUSTER_IPS_CHECK, rules)
 }
 
-/// The rule that refuses what goes to an address of Services.
-fn other_ports() -> Rule {
-    Rule::new([
-        Statement::Lookup { key: vec![Selector::DestinationAddress], set: set::CLUSTER_IPS.into() },
-        Statement::Reject,
-    ])
+/// The rules that refuse what goes to an address of Services. Where it is the node's, a load
+/// balancer may ask there whether the Service is healthy.
+fn other_ports(context: &Context<'_>) -> Vec<Rule> {
+    let lookup = |key, set: &str| Statement::Lookup { key, set: set.into() };
+    let to_service = || lookup(vec![Selector::DestinationAddress], set::CLUSTER_IPS);
+    let is_health_check = || {
+        let key = vec![Selector::Protocol, Selector::DestinationPort];
+        let port = lookup(key, set::HEALTH_CHECK_PORTS);
+        Rule::new([to_service(), port, Statement::Verdict(Verdict::Return)])
+    };
+    let health_checks = context.beneath_ipvs.then(is_health_check);
+    health_checks.into_iter().chain([Rule::new([to_service(), Statement::Reject])]).collect()
 }
 
 fn masquerading(context: &Context<'_>) -> ChainRules {
@@ -502,4 +522,16 @@ pub(crate) fn elements(context: &Context<'_>) -> Vec<(TableSet, Element)> {
             .map(|&ip| (TableSet::NodePortIps, Element::new(Key::new().address(ip))))
             .collect(),
     }
+}
+
+/// The elements of health checks.
+pub(crate) fn health_checks<'a>(
+    context: &Context<'_>,
+    checks: impl IntoIterator<Item = &'a HealthCheck>,
+) -> impl Iterator<Item = (TableSet, Element)> {
+    let (set, family) = (TableSet::HealthCheckPorts, context.family.into());
+    let checks = set.is_needed(context).then_some(checks).into_iter().flatten();
+    let checks = checks.filter(move |check| check.local_endpoints.get(family).is_some());
+    let key = |check: &HealthCheck| Key::new().protocol(Protocol::Tcp).port(check.port);
+    checks.map(move |check| (set, Element::new(key(check))))
 }

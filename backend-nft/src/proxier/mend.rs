@@ -195,6 +195,8 @@ impl Mend<'_> {
         let counted = counts.keys().map(|element| element.set_and_key());
         let counted = counted.map(|(set, key)| (set, Element::new(key)));
         let of_node = table::elements(self.context);
+        let health_checks = self.before.health_checks().values();
+        let health_checks = table::health_checks(self.context, health_checks);
         let frontends: HashSet<_> =
             keys.iter().map(|(set, key)| set.frontend(family, *key)).collect();
         let is_concerned = |port: &&ResolvedServicePort| {
@@ -210,7 +212,7 @@ impl Mend<'_> {
             });
             elements.into_iter().chain(of_slots)
         });
-        let elements = counted.chain(of_node).chain(of_ports);
+        let elements = counted.chain(of_node).chain(health_checks).chain(of_ports);
         let elements = elements.map(|(set, element)| ((set, element.key), element));
         elements.filter(|(key, _)| keys.contains(key)).collect()
     }

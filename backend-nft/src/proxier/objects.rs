@@ -37,6 +37,10 @@ impl Objects {
         self.elements.entry(set).or_default().insert(element.key, element);
     }
 
+    pub(super) fn add_elements(&mut self, all: impl IntoIterator<Item = (TableSet, Element)>) {
+        all.into_iter().for_each(|(set, element)| self.add_element(set, element));
+    }
+
     /// Adds the chains and elements that depend on the node's settings.
     pub(super) fn add_table<'a>(
         &mut self,
@@ -45,18 +49,14 @@ impl Objects {
     ) {
         self.add_chains(table::chains(context));
         self.add_chains(lb_chains.into_iter().map(|chain| chain.rules(context)));
-        for (set, element) in table::elements(context) {
-            self.add_element(set, element);
-        }
+        self.add_elements(table::elements(context));
     }
 
     /// Adds the objects of a Service port, but for those that others may need, too.
     pub(super) fn add_port(&mut self, objects: PortObjects, allocations: &Allocations) {
         self.add_chains(objects.chains);
         objects.sets.into_iter().for_each(|set| self.add_set(set));
-        for (set, element) in objects.elements {
-            self.add_element(set, element);
-        }
+        self.add_elements(objects.elements);
         let slots = objects.slots.into_iter();
         self.slots.extend(slots.map(|slots| (slots, allocations.get(slots.pool).clone())));
         self.pools.extend(objects.pools);

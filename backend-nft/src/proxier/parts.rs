@@ -208,9 +208,10 @@ impl Queues {
         let mut added = mem::take(&mut main.add_elements);
         let mut deleted = mem::take(&mut main.delete_elements);
         // These belong to the rules.
-        let kept = TableSet::NodePortIps;
-        main.add_elements.extend(added.remove_entry(&kept));
-        main.delete_elements.extend(deleted.remove_entry(&kept));
+        for kept in [TableSet::NodePortIps, TableSet::HealthCheckPorts] {
+            main.add_elements.extend(added.remove_entry(&kept));
+            main.delete_elements.extend(deleted.remove_entry(&kept));
+        }
         let frontend = |set: TableSet, key: Key| set.frontend(family, key);
         // The slots behind the last one that is left, and the places of frontends in other sets,
         // are deleted at the end.

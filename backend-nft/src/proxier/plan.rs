@@ -111,6 +111,11 @@ impl<'a> Plan<'a> {
             self.need_lb_chains(table::lb_chains(&context), -1);
             self.need_lb_chains(table::lb_chains(&self.context), 1);
         }
+        if change.health_checks_changed() {
+            let (old, new) = (before.health_checks(), &self.after.health_checks);
+            synced.add_elements(table::health_checks(&context, old.values()));
+            self.want.add_elements(table::health_checks(&self.context, new.values()));
+        }
         for port in self.ports(last, before, change) {
             let id = port.id;
             let old = port.before.map(|port| last.allocations(port));
@@ -178,7 +183,9 @@ impl<'a> Plan<'a> {
         let known = dump.map(Known::read).unwrap_or_default();
         self.want.add_table(&self.context, []);
         self.need_lb_chains(table::lb_chains(&self.context), 1);
-        for set in TableSet::all() {
+        let health_checks = self.after.health_checks.values();
+        self.want.add_elements(table::health_checks(&self.context, health_checks));
+        for set in TableSet::all().filter(|set| set.is_needed(&self.context)) {
             let definition = set.definition(family).clone();
             self.want.add_set(PortSet { definition, contents: Contents::None });
         }

@@ -1,10 +1,15 @@
 //! Effects of single syncs on a real kernel: how much they send, what they repair, what they leave
 //! alone. Each test works in the network namespace of its own thread.
 
-use switchyard_core::{config::LocalPodsConfig, testing::service};
+use std::net::{IpAddr, TcpListener, TcpStream};
+
+use switchyard_core::{config::LocalPodsConfig, proxier::Proxier, testing::service};
+use switchyard_nft::{NftConfig, NftProxier};
+use test_netns::run;
 
 use crate::common::{
-    config, in_namespace, nft, recorded, ruleset, start, web, web_slice, with_node,
+    Node, config, in_namespace, netlink, nft, open, recorded, ruleset, start, web, web_slice,
+    with_node,
 };
 
 #[test]
@@ -144,5 +149,65 @@ fn cluster_ips_with_few_endpoints_need_no_verdict() {
             let has_verdict = committed.iter().any(|text| text.contains("goto"));
             assert_eq!(has_verdict, to == "service-ips", "{committed:?}");
         }
+    });
+}
+
+/// Where IPVS delivers, addresses of load balancers are the node's, and load balancers may ask
+/// there.
+#[test]
+fn beneath_ipvs_health_checks_are_answered_at_addresses_of_services() {
+    in_namespace(|| {
+        let (v4, v6): (IpAddr, IpAddr) = ([10, 96, 0, 1].into(), "fd00::1".parse().unwrap());
+        run("ip link set lo up");
+        for ip in [v4, v6] {
+            run(&format!("ip address add {ip} dev lo"));
+        }
+        let _listeners = [32000, 32006].map(|port| TcpListener::bind(("::", port)).unwrap());
+        let is_refused = |ip: IpAddr, port: u16| TcpStream::connect((ip, port)).is_err();
+        let ports = || {
+            ["ip", "ip6"].map(|family| {
+                let listed = nft(&format!("list set {family} kube-proxy health-check-ports"));
+                let ports = listed.split("tcp . ").skip(1).map(|port| port[..5].to_owned());
+                ports.collect::<Vec<_>>()
+            })
+        };
+        let beneath = || {
+            let mut config = NftConfig::default();
+            config.beneath_ipvs = true;
+            NftProxier::new(config, netlink())
+        };
+        let made = |name: &str, ip: IpAddr, port: u16| {
+            let made = service(name, &ip.to_string()).port("http", "TCP", 80);
+            let made = made.set("spec.type", "LoadBalancer").set("spec.healthCheckNodePort", port);
+            made.set("spec.externalTrafficPolicy", "Local")
+        };
+        let mut node = Node::new(config(), beneath());
+        node.sync([made("web", v4, 32000).apply(), made("other", v6, 32006).apply()]);
+        assert_eq!(ports(), [["32000"], ["32006"]]);
+        assert!(!is_refused(v4, 32000) && !is_refused(v6, 32006) && is_refused(v4, 32006));
+        let report = node.sync([made("web", v4, 32001).apply()]);
+        assert_eq!((report.added, report.removed), (1, 1));
+        assert_eq!(ports(), [["32001"], ["32006"]]);
+        assert_eq!(node.restart(beneath()).bytes, 0);
+
+        let mut monitor = node.proxier.monitor().expect("the kernel notifies");
+        let damage = || {
+            nft("flush set ip kube-proxy health-check-ports; \
+                 add element ip6 kube-proxy health-check-ports { tcp . 32000 }");
+        };
+        damage();
+        node.runtime.block_on(monitor.externally_changed()).expect("a report");
+        node.tracker.request_repair();
+        assert_eq!(node.sync([]).drift.objects, 2);
+        assert_eq!(ports(), [["32001"], ["32006"]]);
+        damage();
+        assert_eq!(node.full().drift.objects, 2);
+        assert_eq!(ports(), [["32001"], ["32006"]]);
+
+        let cluster = made("web", v4, 32001).set("spec.externalTrafficPolicy", "Cluster");
+        node.sync([cluster.apply()]);
+        assert_eq!(ports(), [vec![], vec!["32006"]]);
+        node.restart(open());
+        assert!(!ruleset().contains("health-check-ports"));
     });
 }
