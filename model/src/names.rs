@@ -89,7 +89,11 @@ impl PartialOrd for ServiceName {
 
 impl Ord for ServiceName {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.parts().cmp(&other.parts())
+        let (one, another) = (self.text.as_bytes(), other.text.as_bytes());
+        let same = one.iter().zip(another).take_while(|(a, b)| a == b).count();
+        // The slash ends a namespace, which comes before those that begin with it.
+        let rank = |text: &[u8]| text.get(same).map(|byte| (*byte != b'/', *byte));
+        rank(one).cmp(&rank(another))
     }
 }
 
@@ -176,5 +180,19 @@ impl fmt::Display for ServicePortId {
 impl fmt::Debug for ServicePortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_ordered_by_namespace_first() {
+        let names = [("a", "x"), ("a", "x-y"), ("a", "y"), ("a-b", "a"), ("a.b", "a"), ("ab", "a")];
+        for (one, another) in names.iter().flat_map(|one| names.map(|another| (*one, another))) {
+            let [first, second] = [one, another].map(|(n, name)| ServiceName::new(n, name));
+            assert_eq!(first.cmp(&second), one.cmp(&another), "{first} {second}");
+        }
     }
 }

@@ -62,9 +62,7 @@ impl State {
     /// Returns the Service ports that a backend which cannot program everything at once should
     /// program first, in any order: those of `default/kubernetes` and `kube-system/kube-dns`.
     pub fn urgent_ports(&self) -> impl Iterator<Item = &Arc<ResolvedServicePort>> {
-        let is_urgent = |service: &ServiceName| {
-            URGENT_SERVICES.iter().any(|(namespace, name)| service.parts() == (*namespace, *name))
-        };
+        let is_urgent = |service: &ServiceName| URGENT_SERVICES.contains(&service.parts());
         self.service_ports.values().filter(move |port| is_urgent(&port.id.name.service))
     }
 }
