@@ -43,7 +43,7 @@ use switchyard_userspace::forwarder::Counters;
 use tokio::{
     runtime,
     sync::watch,
-    task::{self, JoinError, JoinSet},
+    task::{JoinError, JoinSet},
 };
 
 use crate::config::{Loaded, flags::Flags, release, settings::Settings, version};
@@ -80,8 +80,8 @@ const LEAST_DRAIN: Duration = Duration::from_secs(5);
 
 /// The time that the program waits, before it ends, until the Event with the reason is sent.
 const FINAL_EVENT_WAIT: Duration = Duration::from_secs(3);
-/// The number of threads for the servers.
-const WORKERS: usize = 1;
+/// The number of threads for the source and the servers.
+const WORKERS: usize = 2;
 
 /// Why the program ends.
 #[derive(Debug, thiserror::Error)]
@@ -238,8 +238,6 @@ pub fn run(
     };
     let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
 
-    let source_runtime =
-        runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)?;
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
@@ -250,10 +248,7 @@ pub fn run(
     // They go on while connections end.
     let mut helpers = JoinSet::new();
     let error: Option<RunError> = runtime.block_on(async {
-        let serving = tokio::spawn(serving);
-        // On a thread of its own, no answer waits for a list that is decoded, and no part of a
-        // list wakes another thread before the engine's.
-        let sourcing = task::spawn_blocking(move || source_runtime.block_on(sourcing));
+        let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
         helpers.spawn(table);
         counting.map(|counting| helpers.spawn(counting));
         accelerate(mode, settings.flowtable_devices.clone(), &mut helpers);
