@@ -26,6 +26,12 @@ fn with_both_pools() -> (Forwarder, Listener) {
     (forwarder, listener(&web))
 }
 
+/// Waits until nothing has this address. A program that another test starts has copies of all
+/// sockets until it runs.
+fn wait_until_free(address: SocketAddr) {
+    until("the address is free", || TcpListener::bind(address).is_ok());
+}
+
 #[test]
 fn a_listener_changes_in_place() {
     let (forwarder, mut listener) = with_both_pools();
@@ -94,14 +100,14 @@ fn connections_outlive_their_listener() {
 
     assert_eq!(forwarder.close([(Protocol::Tcp, to)]), 1);
     assert_eq!(forwarder.close([(Protocol::Tcp, to)]), 0);
-    TcpListener::bind(to).expect("the address is free at once");
+    wait_until_free(to);
     let mut again = listener(&web);
     again.address = to;
     assert_eq!(forwarder.listen(&again).unwrap(), to, "beside the established connection");
     expect(&mut connect(to), "a");
 
     forwarder.remove(&[&web].into());
-    TcpListener::bind(to).expect("the address is free at once");
+    wait_until_free(to);
     assert_eq!(forwarder.listen(&again).unwrap_err().source.kind(), ErrorKind::NotFound);
     established.write_all(b"still there").unwrap();
     expect(&mut established, "still there");
