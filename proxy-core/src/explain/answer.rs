@@ -290,9 +290,17 @@ fn unserved(
         let is_cluster_ip = matches!(at, FrontendAddress::ClusterIp(_));
         let is_refused = node.has_service_addresses() || (is_cluster_ip && node.is_guarded());
         let because = format!("{ip} belongs to {service}, which has no port {shown}");
-        match is_refused {
-            true => (Verdict::Refuses, cause::NO_PORT, because),
-            false => (Verdict::Unknown, cause::NO_PORT, because + "; the packets are left alone"),
+        let known = known.service(&service, &|_| false);
+        let check = known.and_then(|known| known.health_check);
+        let check = check.filter(|check| check.local_endpoints.get(family).is_some());
+        let is_check = protocol == Protocol::Tcp && check.is_some_and(|check| check.port == number);
+        if is_check && node.has_service_addresses() {
+            let answers = "; the node itself answers health checks there";
+            (Verdict::Unknown, cause::NO_PORT, because + answers)
+        } else if is_refused {
+            (Verdict::Refuses, cause::NO_PORT, because)
+        } else {
+            (Verdict::Unknown, cause::NO_PORT, because + "; the packets are left alone")
         }
     } else {
         let ranges = node.settings.service_cidrs.get(family);

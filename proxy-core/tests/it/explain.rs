@@ -373,6 +373,8 @@ fn the_mode_decides_about_addresses_that_no_port_has() {
             let answer = ask(&tracker, question);
             assert_eq!(answer.verdict, verdict, "{mode}: {answer}");
         }
+        let health = ask(&tracker, "203.0.113.7:31999");
+        assert_eq!(health.verdict, Verdict::Unknown, "{mode}: {health}");
     }
 }
 
