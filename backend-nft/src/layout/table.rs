@@ -479,7 +479,8 @@ fn other_ports(context: &Context<'_>) -> Vec<Rule> {
     let is_health_check = || {
         let key = vec![Selector::Protocol, Selector::DestinationPort];
         let port = lookup(key, set::HEALTH_CHECK_PORTS);
-        Rule::new([to_service(), port, Statement::Verdict(Verdict::Return)])
+        let to_node = Statement::FibLocal(Side::Destination);
+        Rule::new([to_service(), port, to_node, Statement::Verdict(Verdict::Return)])
     };
     let health_checks = context.beneath_ipvs.then(is_health_check);
     health_checks.into_iter().chain([Rule::new([to_service(), Statement::Reject])]).collect()

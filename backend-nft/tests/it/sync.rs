@@ -1,11 +1,14 @@
 //! Effects of single syncs on a real kernel: how much they send, what they repair, what they leave
 //! alone. Each test works in the network namespace of its own thread.
 
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::{
+    io::ErrorKind,
+    net::{IpAddr, TcpListener, TcpStream},
+};
 
 use switchyard_core::{config::LocalPodsConfig, proxier::Proxier, testing::service};
 use switchyard_nft::{NftConfig, NftProxier};
-use test_netns::run;
+use test_netns::{run, wait::PATIENCE};
 
 use crate::common::{
     Node, config, in_namespace, netlink, nft, open, recorded, ruleset, start, web, web_slice,
@@ -163,7 +166,10 @@ fn beneath_ipvs_health_checks_are_answered_at_addresses_of_services() {
             run(&format!("ip address add {ip} dev lo"));
         }
         let _listeners = [32000, 32006].map(|port| TcpListener::bind(("::", port)).unwrap());
-        let is_refused = |ip: IpAddr, port: u16| TcpStream::connect((ip, port)).is_err();
+        let is_refused = |ip: IpAddr, port: u16| {
+            let connected = TcpStream::connect_timeout(&(ip, port).into(), PATIENCE);
+            connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        };
         let ports = || {
             ["ip", "ip6"].map(|family| {
                 let listed = nft(&format!("list set {family} kube-proxy health-check-ports"));
@@ -189,6 +195,19 @@ fn beneath_ipvs_health_checks_are_answered_at_addresses_of_services() {
         assert_eq!((report.added, report.removed), (1, 1));
         assert_eq!(ports(), [["32001"], ["32006"]]);
         assert_eq!(node.restart(beneath()).bytes, 0);
+        // As a version without the set left it.
+        nft("flush chain ip kube-proxy other-ports; flush chain ip kube-proxy cluster-ips-check; \
+             delete set ip kube-proxy health-check-ports");
+        node.restart(beneath());
+        assert_eq!(ports(), [["32001"], ["32006"]]);
+        // What would leave the node is refused at each port.
+        run(&format!("ip address del {v4} dev lo"));
+        run("ip link add out type veth peer name peer");
+        run("ip link set peer up");
+        run("ip link set out up");
+        run("ip address add 192.0.2.9/24 dev out");
+        run(&format!("ip route add {v4} dev out"));
+        assert!(is_refused(v4, 32001));
 
         let mut monitor = node.proxier.monitor().expect("the kernel notifies");
         let damage = || {
