@@ -191,7 +191,7 @@ pub(crate) fn health_checks(
     checks: &HashMap<ServiceName, HealthCheck>,
     family: IpFamily,
 ) -> Vec<String> {
-    let of_family = checks.iter().filter(|(_, check)| check.local_endpoints.get(family).is_some());
+    let of_family = checks.iter().filter(|(_, check)| check.has_family(family));
     let mut by_port: Vec<_> = of_family.map(|(name, check)| (check.port, name)).collect();
     by_port.sort_unstable();
     by_port.dedup_by_key(|(port, _)| *port);

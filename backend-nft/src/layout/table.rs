@@ -475,15 +475,19 @@ fn cluster_ips_check(context: &Context<'_>) -> ChainRules {
 /// balancer may ask there whether the Service is healthy.
 fn other_ports(context: &Context<'_>) -> Vec<Rule> {
     let lookup = |key, set: &str| Statement::Lookup { key, set: set.into() };
-    let to_service = || lookup(vec![Selector::DestinationAddress], set::CLUSTER_IPS);
-    let is_health_check = || {
-        let key = vec![Selector::Protocol, Selector::DestinationPort];
-        let port = lookup(key, set::HEALTH_CHECK_PORTS);
-        let to_node = Statement::FibLocal(Side::Destination);
-        Rule::new([to_service(), port, to_node, Statement::Verdict(Verdict::Return)])
-    };
-    let health_checks = context.beneath_ipvs.then(is_health_check);
-    health_checks.into_iter().chain([Rule::new([to_service(), Statement::Reject])]).collect()
+    let to_service = lookup(vec![Selector::DestinationAddress], set::CLUSTER_IPS);
+    let mut rules = Vec::new();
+    if context.beneath_ipvs {
+        let port = vec![Selector::Protocol, Selector::DestinationPort];
+        rules.push(Rule::new([
+            to_service.clone(),
+            lookup(port, set::HEALTH_CHECK_PORTS),
+            Statement::FibLocal(Side::Destination),
+            Statement::Verdict(Verdict::Return),
+        ]));
+    }
+    rules.push(Rule::new([to_service, Statement::Reject]));
+    rules
 }
 
 fn masquerading(context: &Context<'_>) -> ChainRules {
@@ -531,8 +535,8 @@ pub(crate) fn health_checks<'a>(
     checks: impl IntoIterator<Item = &'a HealthCheck>,
 ) -> impl Iterator<Item = (TableSet, Element)> {
     let (set, family) = (TableSet::HealthCheckPorts, context.family.into());
-    let checks = set.is_needed(context).then_some(checks).into_iter().flatten();
-    let checks = checks.filter(move |check| check.local_endpoints.get(family).is_some());
-    let key = |check: &HealthCheck| Key::new().protocol(Protocol::Tcp).port(check.port);
-    checks.map(move |check| (set, Element::new(key(check))))
+    let is_needed = set.is_needed(context);
+    let checks = checks.into_iter().filter(move |check| is_needed && check.has_family(family));
+    checks
+        .map(move |check| (set, Element::new(Key::new().protocol(Protocol::Tcp).port(check.port))))
 }

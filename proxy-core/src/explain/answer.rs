@@ -290,18 +290,20 @@ fn unserved(
         let is_cluster_ip = matches!(at, FrontendAddress::ClusterIp(_));
         let is_refused = node.has_service_addresses() || (is_cluster_ip && node.is_guarded());
         let because = format!("{ip} belongs to {service}, which has no port {shown}");
-        let known = known.service(&service, &|_| false);
-        let check = known.and_then(|known| known.health_check);
-        let check = check.filter(|check| check.local_endpoints.get(family).is_some());
-        let is_check = protocol == Protocol::Tcp && check.is_some_and(|check| check.port == number);
-        if is_check && node.has_service_addresses() {
-            let answers = "; the node itself answers health checks there";
-            (Verdict::Unknown, cause::NO_PORT, because + answers)
+        let is_check_of = |service: KnownService| {
+            let check = service.health_check.filter(|check| check.has_family(family));
+            protocol == Protocol::Tcp && check.is_some_and(|check| check.port == number)
+        };
+        let answers_checks = node.has_service_addresses()
+            && known.service(&service, &|_| false).is_some_and(is_check_of);
+        let (verdict, rest) = if answers_checks {
+            (Verdict::Unknown, "; the node itself answers health checks there")
         } else if is_refused {
-            (Verdict::Refuses, cause::NO_PORT, because)
+            (Verdict::Refuses, "")
         } else {
-            (Verdict::Unknown, cause::NO_PORT, because + "; the packets are left alone")
-        }
+            (Verdict::Unknown, "; the packets are left alone")
+        };
+        (verdict, cause::NO_PORT, because + rest)
     } else {
         let ranges = node.settings.service_cidrs.get(family);
         match ranges.iter().find(|net| net.contains(&ip)).filter(|_| node.is_guarded()) {

@@ -25,7 +25,9 @@ use std::{
 use ipnet::IpNet;
 
 pub use crate::model::LocalPods;
-use crate::model::{HashMap, LbAlgorithm, PerFamily, ProxyProtocol, ServiceName, ServicePortId};
+use crate::model::{
+    HashMap, IpFamily, LbAlgorithm, PerFamily, ProxyProtocol, ServiceName, ServicePortId,
+};
 
 /// Everything to be programmed on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -80,6 +82,13 @@ pub struct HealthCheck {
     /// with several ports counts once, and a terminating endpoint does not count even if it serves.
     /// `None` in a family that the Service has no address in.
     pub local_endpoints: PerFamily<Option<usize>>,
+}
+
+impl HealthCheck {
+    /// Whether the Service has an address in this family, so that the health check is served in it.
+    pub fn has_family(&self, family: IpFamily) -> bool {
+        self.local_endpoints.get(family).is_some()
+    }
 }
 
 /// The settings of the whole node, in each family.
