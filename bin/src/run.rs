@@ -2,11 +2,11 @@
 //! of configuration changes.
 //!
 //! ```text
-//! source of objects ─────┐                              ┌─► logs
-//!                        ├─► proxy (its own threads) ───┼─► metrics ─► HTTP servers
-//! configuration changes ─┘      │                       └─► health ──► HTTP servers
-//!                               ▼
-//!                            kernel
+//! source of objects (its own thread) ─┐                              ┌─► logs
+//!                                     ├─► proxy (its own threads) ───┼─► metrics ─► HTTP servers
+//! configuration changes ──────────────┘      │                       └─► health ──► HTTP servers
+//!                                            ▼
+//!                                         kernel
 //! ```
 //!
 //! [`reload`](crate::reload) decides what a change of the configuration does.
@@ -34,7 +34,7 @@ use switchyard::{
 };
 use switchyard_core::{
     error::ErrorChain,
-    model::{IpFamily, PerFamily},
+    model::{IpFamily, PerFamily, ServiceName},
     proxier::{Backend, Mode, Probed},
     runner::Observer,
 };
@@ -48,7 +48,7 @@ use tokio::{
 
 use crate::config::{Loaded, flags::Flags, release, settings::Settings, version};
 use crate::observability::{
-    conntrack::{Destinations, count_for_ever},
+    conntrack::{Destinations, Shares, count_for_ever},
     http::{
         healthz::HealthzHandler,
         metrics::{ConfigPages, MetricsHandler},
@@ -66,7 +66,7 @@ use crate::{
     },
     flowtable, local_socket, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
-    node_events::{self, Event, Recorder, UnsupportedEvents},
+    node_events::{self, Event, EventQueue, Recorder, UnsupportedEvents},
     objects::ClientLink,
     other_tables::OtherTables,
     process,
@@ -80,7 +80,7 @@ const LEAST_DRAIN: Duration = Duration::from_secs(5);
 
 /// The time that the program waits, before it ends, until the Event with the reason is sent.
 const FINAL_EVENT_WAIT: Duration = Duration::from_secs(3);
-/// The number of threads for the source and the servers.
+/// The number of threads for the servers. What asks the kernel is done on others.
 const WORKERS: usize = 2;
 
 /// Why the program ends.
@@ -150,22 +150,7 @@ pub fn run(
     }
     recorder.record(Event::starting());
 
-    let link = ApiServerLink {
-        watches: WatchHealth::new(),
-        recorded,
-        requests: Arc::new(metrics.requests.clone()),
-        addresses: (mode == Mode::IPVS).then(|| settings.backend.ipvs.api_addresses.clone()),
-        names: Arc::default(),
-        release: {
-            let metrics = Arc::clone(&metrics);
-            let is_named = version::reported(flags) != release::KUBERNETES;
-            Box::new(move |release| {
-                if !is_named {
-                    metrics.build.set(release);
-                }
-            })
-        },
-    };
+    let link = api_server_link(mode, settings, flags, &metrics, recorded);
     let (watches, names) = (link.watches.clone(), Arc::clone(&link.names));
     let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, &loaded.config));
     let healthz = HealthzHandler::new(proxy.health(), Arc::clone(&metrics), watches.clone());
@@ -193,23 +178,9 @@ pub fn run(
         recorder.clone(),
     );
     let table = node_events::watch_table(Arc::clone(&metrics.table.usage), recorder.clone());
-    let (shown, board) = (Arc::clone(&metrics), Arc::clone(&status.board));
     let counting = destinations.zip(settings.conntrack_services).map(|(destinations, period)| {
-        count_for_ever(
-            period,
-            move || destinations.count(),
-            move |shares| {
-                shown.table_shares(shares.as_ref());
-                if let Some(shares) = &shares {
-                    board.counted(shares, Instant::now());
-                }
-            },
-        )
+        count_connections(destinations, period, &metrics, &status.board)
     });
-    let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
-    let objects = proxy.handle().inputs();
-    let sourcing =
-        async move { source_task::run(&source, &node_name, objects, link, client).await };
     let answering = local.zip(history).zip(feeds).map(|((listener, history), feeds)| {
         let (engine, flows) = (proxy.handle().inputs(), Some(Arc::default()));
         let nft = backends::nft_config(&settings.backend, supported);
@@ -243,12 +214,14 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(RunError::Runtime)?;
+    let sourcing = source_task::start(settings, proxy.handle().inputs(), link, client)
+        .map_err(RunError::Runtime)?;
     // The kernel's modes have nothing to drain.
     let drain = (mode == Mode::USERSPACE).then_some(settings.backend.userspace.drain);
     // They go on while connections end.
     let mut helpers = JoinSet::new();
     let error: Option<RunError> = runtime.block_on(async {
-        let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
+        let serving = tokio::spawn(serving);
         helpers.spawn(table);
         counting.map(|counting| helpers.spawn(counting));
         accelerate(mode, settings.flowtable_devices.clone(), &mut helpers);
@@ -267,7 +240,57 @@ pub fn run(
         }
         .into()
     });
-    let error = match (error, drain) {
+    let error = end(proxy, error, drain);
+    // The remaining tasks need not end before the program does.
+    runtime.shutdown_background();
+    Err(error)
+}
+
+/// Returns what the source of objects exchanges with an API server beside objects.
+fn api_server_link(
+    mode: Mode,
+    settings: &Settings,
+    flags: &Flags,
+    metrics: &Arc<Metrics>,
+    recorded: EventQueue,
+) -> ApiServerLink {
+    let shown = Arc::clone(metrics);
+    let is_named = version::reported(flags) != release::KUBERNETES;
+    ApiServerLink {
+        watches: WatchHealth::new(),
+        recorded,
+        requests: Arc::new(metrics.requests.clone()),
+        addresses: (mode == Mode::IPVS).then(|| settings.backend.ipvs.api_addresses.clone()),
+        names: Arc::default(),
+        release: Box::new(move |release| {
+            if !is_named {
+                shown.build.set(release);
+            }
+        }),
+    }
+}
+
+/// Counts tracked connections by Service for ever, for the metrics and the status.
+fn count_connections(
+    destinations: Arc<Destinations>,
+    period: Duration,
+    metrics: &Arc<Metrics>,
+    board: &Arc<StatusBoard>,
+) -> impl Future<Output = ()> + use<> {
+    let (metrics, board) = (Arc::clone(metrics), Arc::clone(board));
+    let publish = move |shares: Option<Shares<ServiceName>>| {
+        metrics.table_shares(shares.as_ref());
+        if let Some(shares) = &shares {
+            board.counted(shares, Instant::now());
+        }
+    };
+    count_for_ever(period, move || destinations.count(), publish)
+}
+
+/// Lets connections end, if the mode drains them and the program is to end by SIGTERM, which has no
+/// error, or for a restart. Returns the error, if there is one.
+fn end(proxy: Proxy, error: Option<RunError>, drain: Option<Duration>) -> RunError {
+    match (error, drain) {
         (None, limit) => {
             let limit = limit.unwrap_or_default();
             tracing::info!(?limit, "Terminated: waiting for the end of connections");
@@ -287,10 +310,7 @@ pub fn run(
             std::mem::forget(proxy);
             error
         }
-    };
-    // The remaining tasks need not end before the program does.
-    runtime.shutdown_background();
-    Err(error)
+    }
 }
 
 /// Has the kernel forward connections between these devices past the rules, if there are any.

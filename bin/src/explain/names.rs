@@ -20,7 +20,7 @@ use kube::{
 use serde::Deserialize;
 use switchyard_core::{error::ErrorChain, explain::EndpointNames, model::ServiceName};
 use switchyard_sources::{kube::Pacer, manifests};
-use tokio::{sync::watch, task, time::timeout};
+use tokio::{runtime::Handle, sync::watch, task, time::timeout};
 
 use crate::{Failure, pace::Pace};
 
@@ -84,16 +84,18 @@ impl Answer {
 /// The place of EndpointSlices.
 #[derive(Clone)]
 enum Source {
-    Cluster(Client, Pacer),
+    /// A client drives its connections where they are opened, which has to be where the watches
+    /// are: a watch may share one.
+    Cluster(Client, Pacer, Handle),
     /// Reading a directory takes time in proportion to it.
     Directory(PathBuf, Arc<Pace>),
 }
 
 impl NameReader {
-    /// Has the names be read from an API server.
+    /// Has the names be read from an API server, on the caller's runtime.
     pub fn read_from_cluster(&self, client: Client, pacer: Pacer) {
         // A source is started once.
-        let _ = self.source.set(Source::Cluster(client, pacer));
+        let _ = self.source.set(Source::Cluster(client, pacer, Handle::current()));
     }
 
     /// Has the names be read from manifests.
@@ -124,7 +126,11 @@ impl NameReader {
         let (sender, names) = watch::channel(None);
         answers.insert(0, Answer { service: service.clone(), names: names.clone() });
         let service = service.clone();
-        task::spawn(async move {
+        let runtime = match &source {
+            Source::Cluster(.., runtime) => runtime.clone(),
+            Source::Directory(..) => Handle::current(),
+        };
+        runtime.spawn(async move {
             let names = match read(source, &service).await {
                 Ok(names) => names.map(Arc::new),
                 Err(error) => {
@@ -142,7 +148,7 @@ impl NameReader {
 /// Reads the names; `None` if that took long and was a moment ago.
 async fn read(source: Source, service: &ServiceName) -> Result<Option<Names>, Failure> {
     Ok(match source {
-        Source::Cluster(client, pacer) => {
+        Source::Cluster(client, pacer, _) => {
             Some(timeout(LONGEST_READ, from_cluster(&client, &pacer, service)).await??)
         }
         Source::Directory(path, pace) => {
@@ -167,13 +173,19 @@ async fn from_cluster(
     let list = async |path, which: ListParams| -> Result<_, Failure> {
         pacer.permit("GET").await;
         let request = Request::new(path).list(&which.match_any())?;
-        Ok(client.request::<Slice>(request).await?)
+        Ok(client.request_text(request).await?)
     };
-    let (read, itself) = tokio::join!(list(slices, of_service), list(services, itself));
-    let changed = itself.ok();
-    let changed = changed.and_then(|list| list.items.iter().flatten().find_map(Slice::changed));
-    let endpoints = names(vec![read?], service);
-    Ok(Names { endpoints, service_seconds: changed.and_then(|at| seconds(at, Timestamp::now())) })
+    let (slices, itself) = tokio::join!(list(slices, of_service), list(services, itself));
+    let (slices, service) = (slices?, service.clone());
+    let decode = move || -> Result<Names, Failure> {
+        let list = itself.ok().and_then(|text| serde_json::from_str::<Slice>(&text).ok());
+        let changed = list.and_then(|list| list.items.iter().flatten().find_map(Slice::changed));
+        let service_seconds = changed.and_then(|at| seconds(at, Timestamp::now()));
+        let endpoints = names([serde_json::from_str(&slices)?], &service);
+        Ok(Names { endpoints, service_seconds })
+    };
+    // The watches need not wait for that of a large Service.
+    task::spawn_blocking(decode).await?
 }
 
 /// Reads the slices of one Service.
@@ -290,7 +302,41 @@ fn names(
 
 #[cfg(test)]
 mod tests {
+    use std::{io, sync::mpsc, thread};
+
+    use kube::client::Body;
+    use switchyard_sources::kube::RequestPace;
+    use tokio::runtime;
+    use tower::service_fn;
+
     use super::*;
+
+    /// Else the connection of a watch could be one that the thread of who asks drives.
+    #[tokio::test]
+    async fn an_api_server_is_asked_where_the_watches_are() {
+        let (sender, threads) = mpsc::channel();
+        let refuse = service_fn(move |_: hyper::Request<Body>| {
+            let sender = sender.clone();
+            async move {
+                let _ = sender.send(thread::current().name().map(str::to_owned));
+                Err::<hyper::Response<Body>, _>(io::Error::other("as in an outage"))
+            }
+        });
+        let mut watches = runtime::Builder::new_multi_thread();
+        let watches =
+            watches.worker_threads(1).thread_name("watches").enable_time().build().unwrap();
+        let reader = Arc::new(NameReader::default());
+        let shared = Arc::clone(&reader);
+        let start = async move {
+            let client = Client::new(refuse, "default");
+            shared.read_from_cluster(client, Pacer::new(RequestPace::default()));
+        };
+        watches.spawn(start).await.unwrap();
+        assert!(reader.of(&ServiceName::new("ns", "web")).await.is_none());
+        let threads: Vec<_> = threads.try_iter().collect();
+        assert_eq!(threads, [const { "watches" }; 2].map(|name| Some(name.to_owned())));
+        watches.shutdown_background();
+    }
 
     /// Such as one on a server that hangs.
     #[tokio::test]
@@ -301,9 +347,9 @@ mod tests {
         assert!(reader.of(&service).await.is_none(), "there is no place to read from");
         reader.read_from_directory(directory.path().to_owned());
         let Some(Source::Directory(_, pace)) = reader.source.get() else { panic!("a directory") };
-        let (pace, (end, ended)) = (Arc::clone(pace), std::sync::mpsc::channel::<()>());
-        let (begin, begun) = std::sync::mpsc::channel();
-        let other = std::thread::spawn(move || {
+        let (pace, (end, ended)) = (Arc::clone(pace), mpsc::channel::<()>());
+        let (begin, begun) = mpsc::channel();
+        let other = thread::spawn(move || {
             pace.run(|| {
                 begin.send(()).unwrap();
                 ended.recv()
