@@ -38,9 +38,9 @@ async fn attempt(
     patterns: &[String],
     logged: &mut Option<String>,
 ) -> Result<std::convert::Infallible, Error> {
-    let mut follower = DeviceFollower::open()?;
-    // The kernel may be busy with a commit of rules.
-    let mut table = block_in_place(FlowTable::add)?;
+    // The kernel may be busy with a commit of rules, or with other devices.
+    let (mut follower, mut table) =
+        block_in_place(|| Ok::<_, Error>((DeviceFollower::open()?, FlowTable::add()?)))?;
     tracing::info!(
         table = FLOW_TABLE,
         ?patterns,
@@ -49,7 +49,7 @@ async fn attempt(
     *logged = None;
     let mut added = BTreeMap::new();
     loop {
-        let mut wanted = follower.list()?;
+        let mut wanted = block_in_place(|| follower.list())?;
         wanted.retain(|_, name| patterns.iter().any(|pattern| matches(pattern, name)));
         let new = wanted.iter().filter(|(index, _)| !added.contains_key(*index));
         let new: Vec<&str> = new.map(|(_, name)| &**name).collect();

@@ -114,9 +114,14 @@ pub fn has_directory(path: &Path) -> bool {
 
 /// Sends a line, as [`send_all`] does.
 pub async fn send(to: &mut (impl AsyncWriteExt + Unpin), line: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(line)?;
+    send_all(to, &json_line(line)?).await
+}
+
+/// Returns a line of JSON.
+pub fn json_line(of: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(of)?;
     line.push(b'\n');
-    send_all(to, &line).await
+    Ok(line)
 }
 
 /// Sends all bytes. A client that takes nothing for a time has failed, and so has one that takes

@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     history::{History, is_changed},
     service_of,
-    sources::{ServerError, Sources, WAIT, ask},
+    sources::{ServerError, Sources, WAIT, apart, ask},
 };
 use crate::{
     comparison::service::{self, Expected, TableReader},
@@ -66,10 +66,6 @@ pub(super) async fn answer(
     };
     let naming = async { sources.names.of(service.as_ref()?).await };
     let ((), names) = tokio::join!(comparing, naming);
-    if let Some(names) = names {
-        answer.set_names(&names.endpoints);
-        answer.service_seconds = names.service_seconds;
-    }
     if let Some(others) = sources.others.clone().filter(|_| answer.leads_somewhere()) {
         let flow = |(destination, protocol): (SocketAddr, Protocol)| NewFlow {
             source: client,
@@ -78,22 +74,26 @@ pub(super) async fn answer(
             is_translated: true,
         };
         let flows: Vec<NewFlow> = answer.used_endpoints().into_iter().map(flow).collect();
-        let read = task::spawn_blocking(move || (others.closed(&flows), other_tables::unread()));
-        let (closed, unread) = read.await.map_err(|_| ServerError::Ended)?;
+        let (closed, unread) =
+            apart(move || (others.closed(&flows), other_tables::unread())).await?;
         if let Some((closed, undecided)) = closed {
             answer.set_other_tables(closed, &addresses);
             answer.undecided_chains = undecided;
         }
         answer.unread_tables = unread;
     }
-    if let Some(flows) = sources.flows.clone() {
-        let count = move || {
+    let flows = sources.flows.clone();
+    let finish = move || {
+        if let Some(names) = names {
+            answer.set_names(&names.endpoints);
+            answer.service_seconds = names.service_seconds;
+        }
+        if let Some(flows) = flows {
             flows.count(&mut answer);
-            answer
-        };
-        answer = task::spawn_blocking(count).await.map_err(|_| ServerError::Ended)?;
-    }
-    Ok(answer)
+        }
+        answer
+    };
+    apart(finish).await
 }
 
 /// An answer from what is known, and what is needed to add what the kernel has.

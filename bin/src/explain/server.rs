@@ -27,12 +27,12 @@ use super::{
     feed, kernel,
     service_flows::LEAST,
     snapshot::{Line, VERSION},
-    sources::{ServerError, Sources, ask},
+    sources::{ServerError, Sources, apart, ask},
     top::{Programmed, Top},
 };
 use crate::{
     config::release,
-    local_socket::{send, send_all},
+    local_socket::{json_line, send, send_all},
 };
 
 /// The longest wait for a request.
@@ -154,8 +154,9 @@ async fn converse(
         }
         Ok(Request::Status) => match &sources.top {
             Some(top) => {
-                let answer = Answer::of(top.status.now(top.mode.as_str()));
-                return Ok(send(&mut writing, &answer).await?);
+                let top = Arc::clone(top);
+                let status = apart(move || top.status.now(top.mode.as_str())).await?;
+                return Ok(send(&mut writing, &Answer::of(status)).await?);
             }
             None => "there is no status".to_owned(),
         },
@@ -167,9 +168,11 @@ async fn converse(
         Ok(Request::Explain(text)) => match text.parse() {
             Ok(question) => match answer(question, sources).await {
                 Ok(answer) => {
-                    let (status, text) = (answer.verdict.exit_status(), answer.to_string());
-                    let answer = Answer { status: Some(status), text: Some(text), answer };
-                    return Ok(send(&mut writing, &answer).await?);
+                    let line = move || {
+                        let (status, text) = (answer.verdict.exit_status(), answer.to_string());
+                        json_line(&Answer { status: Some(status), text: Some(text), answer })
+                    };
+                    return Ok(send_all(&mut writing, &apart(line).await??).await?);
                 }
                 Err(error) => error.to_string(),
             },
@@ -196,12 +199,9 @@ async fn top(sources: &Sources) -> Result<Option<Arc<[u8]>>, ServerError> {
     let history = Arc::clone(&sources.history);
     let answer = move || {
         let answer = Top::new(programmed, &top, &history, &flows);
-        serde_json::to_vec(&Answer::of(answer))
+        json_line(&Answer::of(answer))
     };
-    let line = task::spawn_blocking(answer).await.map_err(|_| ServerError::Ended)?;
-    let mut line = line.map_err(io::Error::from)?;
-    line.push(b'\n');
-    let line: Arc<[u8]> = line.into();
+    let line: Arc<[u8]> = apart(answer).await??.into();
     *last = Some((Instant::now(), Arc::clone(&line)));
     Ok(Some(line))
 }

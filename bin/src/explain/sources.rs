@@ -8,6 +8,7 @@ use switchyard_core::{
 };
 use tokio::{
     sync::{mpsc::Sender, oneshot},
+    task,
     time::timeout,
 };
 
@@ -48,6 +49,13 @@ pub struct Sources {
     pub others: Option<Arc<OtherTables>>,
     /// The sources of the answer to `switchyard top`; `None` if that is not asked for.
     pub top: Option<Arc<TopSources>>,
+}
+
+/// Does what takes time, or asks the kernel, where nobody else waits for it.
+pub(super) async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ServerError> {
+    task::spawn_blocking(work).await.map_err(|_| ServerError::Ended)
 }
 
 /// Reads the tracker on the engine's thread.

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use switchyard::conntrack::Usage;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    task::block_in_place,
+    time::{MissedTickBehavior, interval},
+};
 
 use super::{Event, Recorder};
 use crate::observability::conntrack::{NEARLY_FULL, TableUsage};
@@ -20,7 +23,9 @@ pub async fn watch_table(usage: Arc<TableUsage>, recorder: Recorder) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if let Some(event) = usage.get().and_then(|usage| alarm.next(usage)) {
+        // The kernel may be busy with the table.
+        let usage = block_in_place(|| usage.get());
+        if let Some(event) = usage.and_then(|usage| alarm.next(usage)) {
             tracing::warn!(note = event.note.as_str(), "Connection tracking is nearly full");
             recorder.record(event);
         }

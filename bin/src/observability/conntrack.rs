@@ -41,7 +41,7 @@ pub struct TableUsage {
 }
 
 #[derive(Debug, Default)]
-struct Last {
+pub(super) struct Last {
     reader: Option<UsageReader>,
     read: Option<Instant>,
     usage: Option<Usage>,
@@ -51,9 +51,8 @@ impl TableUsage {
     /// Returns the use of the table. `None` if the kernel cannot be asked, as without
     /// CAP_NET_ADMIN.
     pub fn get(&self) -> Option<Usage> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.lock();
         if last.read.is_none_or(|read| read.elapsed() >= FRESH) {
-            last.read = Some(Instant::now());
             last.usage = last.ask().map_or_else(
                 |error| {
                     tracing::debug!(err = %ErrorChain(&error), "Failed to read conntrack's statistics");
@@ -61,8 +60,15 @@ impl TableUsage {
                 },
                 Some,
             );
+            // Those who waited for a slow answer take it.
+            last.read = Some(Instant::now());
         }
         last.usage
+    }
+
+    /// Waits while the kernel is asked, and has others wait.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -17,7 +17,10 @@ use super::{
     Answer, Handler, JSON, PLAIN_TEXT, Prepared, answer, configz, debug, not_found, ok, with_header,
 };
 use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
-use crate::observability::{metrics::Metrics, status::StatusSources};
+use crate::observability::{
+    metrics::Metrics,
+    status::{Status, StatusSources},
+};
 
 const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-unix");
 /// The content type of Prometheus' text format.
@@ -45,6 +48,8 @@ pub struct MetricsHandler {
     set_verbosity: debug::SetVerbosity,
     /// The metrics as text, and the time at which that was begun.
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
+    /// The turn of clients that ask for the status.
+    turn: Arc<Mutex<()>>,
 }
 
 /// The pages about the configuration in effect.
@@ -86,7 +91,7 @@ impl MetricsHandler {
         set_verbosity: impl Fn(u32) -> bool + Send + Sync + 'static,
     ) -> Self {
         let set_verbosity = Box::new(set_verbosity);
-        Self { metrics, status, shown, set_verbosity, last: Arc::default() }
+        Self { metrics, status, shown, set_verbosity, last: Arc::default(), turn: Arc::default() }
     }
 
     /// Returns the metrics of a moment since the call. They are written on another thread, one
@@ -124,34 +129,20 @@ impl MetricsHandler {
         answer(StatusCode::OK, METRICS, self.metrics.sli.text())
     }
 
-    /// Returns the status as JSON or as a page for those that ask for it, else as text.
-    fn status(&self, request: &Request<Bytes>) -> Answer {
-        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-        let accepts = |kind| accept.is_some_and(|accept| accept.contains(kind));
-        let format = match request.uri().query().unwrap_or_default() {
-            "format=json" => Format::Json,
-            "format=html" => Format::Html,
-            "format=text" => Format::Text,
-            _ if accepts("application/json") => Format::Json,
-            _ if accepts("text/html") => Format::Html,
-            _ => Format::Text,
+    /// Returns the status in this form. The kernel, which may be slow, is asked on another thread,
+    /// for one client at a time.
+    async fn status(&self, format: Format) -> Answer {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let (sources, mode) = (self.status.clone(), self.shown.borrow().mode.as_str());
+        // A client that goes leaves the turn to the thread.
+        let write = move || {
+            let _turn = turn;
+            format.write(&sources.now(mode))
         };
-        let status = self.status.now(self.shown.borrow().mode.as_str());
-        match format {
-            Format::Text => ok(status.text()),
-            Format::Html => {
-                let mut answer = answer(StatusCode::OK, HTML, status.html());
-                with_header(&mut answer, CONTENT_SECURITY_POLICY, ONLY_STYLE);
-                answer
-            }
-            Format::Json => match serde_json::to_string(&status) {
-                Ok(json) => answer(StatusCode::OK, JSON, json),
-                Err(error) => {
-                    let text = format!("cannot write the status: {error}\n");
-                    answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN_TEXT, text)
-                }
-            },
-        }
+        task::spawn_blocking(write).await.unwrap_or_else(|_| {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            answer(status, PLAIN_TEXT, "cannot write the status\n")
+        })
     }
 
     /// Returns the answer to the only health check, `ping`, which any answer passes.
@@ -162,11 +153,44 @@ impl MetricsHandler {
     }
 }
 
+impl Format {
+    /// The form that is asked for: JSON, a page, or else text.
+    fn asked(request: &Request<Bytes>) -> Self {
+        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+        let accepts = |kind| accept.is_some_and(|accept| accept.contains(kind));
+        match request.uri().query().unwrap_or_default() {
+            "format=json" => Self::Json,
+            "format=html" => Self::Html,
+            "format=text" => Self::Text,
+            _ if accepts("application/json") => Self::Json,
+            _ if accepts("text/html") => Self::Html,
+            _ => Self::Text,
+        }
+    }
+
+    fn write(self, status: &Status) -> Answer {
+        match self {
+            Self::Text => ok(status.text()),
+            Self::Html => {
+                let mut answer = answer(StatusCode::OK, HTML, status.html());
+                with_header(&mut answer, CONTENT_SECURITY_POLICY, ONLY_STYLE);
+                answer
+            }
+            Self::Json => match serde_json::to_string(status) {
+                Ok(json) => answer(StatusCode::OK, JSON, json),
+                Err(error) => {
+                    let text = format!("cannot write the status: {error}\n");
+                    answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN_TEXT, text)
+                }
+            },
+        }
+    }
+}
+
 impl Handler for MetricsHandler {
     fn answer(&self, request: &Request<Bytes>) -> Answer {
         match request.uri().path() {
             "/metrics/slis" => self.slis(request),
-            "/status" => self.status(request),
             "/healthz" => self.healthz(request.uri().query().unwrap_or_default()),
             "/healthz/ping" => ok("ok"),
             "/proxyMode" => ok(self.shown.borrow().mode.as_str()),
@@ -179,7 +203,11 @@ impl Handler for MetricsHandler {
     }
 
     fn prepare(&self, request: &Request<Bytes>) -> Option<Prepared<'_>> {
-        (request.uri().path() == "/metrics").then(|| Box::pin(self.exposition()) as Prepared<'_>)
+        match request.uri().path() {
+            "/metrics" => Some(Box::pin(self.exposition())),
+            "/status" => Some(Box::pin(self.status(Format::asked(request)))),
+            _ => None,
+        }
     }
 }
 

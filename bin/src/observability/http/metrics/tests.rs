@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use futures::future;
+use futures::{FutureExt, future};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
 use switchyard::health::ProxyHealth;
@@ -37,7 +37,10 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
 
 /// Returns the status, the content type and the body of the answer.
 async fn ask(handler: &MetricsHandler, request: Request<Bytes>) -> (u16, String, String) {
-    let answer = handler.answer(&request);
+    let answer = match handler.prepare(&request) {
+        Some(prepared) => prepared.await,
+        None => handler.answer(&request),
+    };
     let content_type = answer.headers()["content-type"].to_str().unwrap().to_owned();
     let status = answer.status().as_u16();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
@@ -61,9 +64,21 @@ async fn the_status_has_the_form_that_is_asked_for() {
         assert_eq!((status, found.as_str()), (200, content_type), "{path} {accept}");
         assert!(body.starts_with(start), "{body}");
     }
-    let page = handler.answer(&with_accept("/status", browser));
+    let page = handler.prepare(&with_accept("/status", browser)).unwrap().await;
     let policy = page.headers()["content-security-policy"].to_str().unwrap();
     assert_eq!(policy, "default-src 'none'; style-src 'unsafe-inline'");
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_slow_keeps_no_other_page_waiting() {
+    let handler = handler(|_| {});
+    let asked = handler.status.table.lock();
+    let request = get("/status");
+    let mut status = handler.prepare(&request).unwrap();
+    assert!((&mut status).now_or_never().is_none());
+    assert_eq!(handler.answer(&get("/healthz")).status(), StatusCode::OK);
+    drop(asked);
+    assert_eq!(status.await.status(), StatusCode::OK);
 }
 
 #[tokio::test]
