@@ -11,6 +11,7 @@ mod known;
 mod known_problems;
 mod missing;
 mod node;
+mod service_problems;
 mod slices;
 mod unsupported;
 mod update;

@@ -1,18 +1,18 @@
 //! Resolving the touched Services: first their listeners, then their ports, then the changes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     NoLocalEndpoints, Tracker,
     conflicts::{Contender, ListenerKey},
     service_key,
+    service_problems::{Limited, MAX_DESTINATIONS, MAX_LOOKS, conflicts, limits},
 };
 use crate::{
-    explain::LostFrontend,
     model::{HashMap, HashSet, IpFamily, PerFamily, ServiceName, ServicePortId},
     objects::{self, Kind, ObjectKey, Timestamp},
     parsed::{
-        problem::{Problem, Problems, Reason},
+        problem::{Problem, Problems},
         service::{Addresses, Service, ServicePort},
     },
     resolve::{
@@ -24,15 +24,6 @@ use crate::{
         Action, Frontend, FrontendAddress, HealthCheck, NodePortAddresses, ResolvedServicePort,
     },
 };
-
-/// The most products of a Service's ports and endpoints in a family (and addresses, if each has
-/// endpoints of its own): as many as 2,000 Services of 250 endpoints have, which take some seconds
-/// and 150 MiB. Two objects can ask for 20 million.
-const MAX_DESTINATIONS: usize = 500_000;
-
-/// The most endpoints that are looked at for the ports of a Service in a family, which takes a
-/// second. Ports that the same slices have count once. Sixteen objects can ask for 150 million.
-const MAX_LOOKS: usize = 10 * MAX_DESTINATIONS;
 
 /// One Service port in one family, with its listeners.
 #[derive(Debug, PartialEq)]
@@ -200,66 +191,16 @@ impl Tracker {
                 }
                 if endpoints.is_limited || endpoints.left_out > 0 {
                     let most = Some(endpoints.most).filter(|_| endpoints.is_limited);
-                    limited.push((family, most, endpoints.left_out));
+                    limited.push(Limited { family, most, ports: endpoints.left_out });
                 }
             }
         }
         // Hardly any Service has conflicts.
         if !lost.is_empty() || !limited.is_empty() || !self.conflicts.is_empty() {
             let key = service_key(name);
-            let mut too_many = Problems::new(key.clone());
-            for (family, most, left_out) in limited {
-                if let Some(most) = most {
-                    too_many.add(
-                        "spec.ports",
-                        format_args!(
-                            "the {family} endpoints after the first {most} of a port are left out: \
-                             with all ports{}, there would be more than {MAX_DESTINATIONS} \
-                             destinations",
-                            match self.capabilities.has_endpoints_at_each_address() {
-                                true => " and addresses",
-                                false => "",
-                            }
-                        ),
-                    );
-                }
-                if left_out > 0 {
-                    too_many.add(
-                        "spec.ports",
-                        format_args!(
-                            "the {family} endpoints of {left_out} of the ports are left out: ports \
-                             are in different slices, with more than {MAX_LOOKS} endpoints in all"
-                        ),
-                    );
-                }
-            }
-            let mut conflicts = Problems::with(key.clone(), Reason::Conflict);
-            // One problem for each field and winner: a Service may name thousands of addresses.
-            let mut by_winner = BTreeMap::<_, (&LostFrontend, usize)>::new();
-            for frontend in &lost {
-                let place = (field_of(frontend.at), &frontend.to.name.service);
-                by_winner.entry(place).or_insert((frontend, 0)).1 += 1;
-            }
-            for ((field, winner), (LostFrontend { at, port, to }, count)) in by_winner {
-                let at = at.ip().map_or("node".to_owned(), |ip| ip.to_string());
-                let protocol = to.name.protocol;
-                conflicts.add(
-                    field,
-                    match count - 1 {
-                        0 => format!(
-                            "{at} port {port} ({protocol}) belongs to Service {winner}; it is not \
-                             served for this one"
-                        ),
-                        more => format!(
-                            "{at} port {port} ({protocol}) and {more} more belong to Service \
-                             {winner}; they are not served for this one"
-                        ),
-                    },
-                );
-            }
-            problems.extend(
-                self.conflicts.replace(&key, [conflicts.into_vec(), too_many.into_vec()].concat()),
-            );
+            let each_address = self.capabilities.has_endpoints_at_each_address();
+            let found = [conflicts(&key, &lost), limits(&key, &limited, each_address)].concat();
+            problems.extend(self.conflicts.replace(&key, found));
         }
         problems.extend(self.unsupported.replace(name, &all_unsupported, self.mode));
         for port in resolved {
@@ -380,15 +321,6 @@ fn lacks_local(port: &ResolvedServicePort) -> NoLocalEndpoints {
         usize::from(lacks)
     };
     NoLocalEndpoints { internal: lacks(true), external: lacks(false) }
-}
-
-fn field_of(at: FrontendAddress) -> &'static str {
-    match at {
-        FrontendAddress::ClusterIp(_) => "spec.clusterIPs",
-        FrontendAddress::LoadBalancerIp(_) => "status.loadBalancer.ingress",
-        FrontendAddress::ExternalIp(_) => "spec.externalIPs",
-        FrontendAddress::NodePort => "spec.ports",
-    }
 }
 
 #[cfg(test)]
