@@ -123,7 +123,7 @@ fn a_drain_ends_with_its_time_or_with_the_last_connection() {
     let mut established = connect(to);
     expect(&mut established, "a");
     forwarder.drain(Duration::from_millis(200));
-    TcpListener::bind(to).expect("the address is free");
+    wait_until_free(to);
     established.write_all(b"still there").unwrap();
     expect(&mut established, "still there");
     drop(established);
