@@ -9,7 +9,7 @@ use crate::forwarder::support::{forwarder, id, listener, pool, service, until};
 
 #[test]
 fn idle_flows_end() {
-    let forwarder = forwarder(|config| config.udp_idle = Duration::from_millis(40));
+    let forwarder = forwarder(|config| config.udp_idle = Duration::from_secs(1));
     let address = serve(&forwarder, port(&[echo("a"), echo("b")]));
     let client = Client::new(1, address);
     let first = client.ask();
