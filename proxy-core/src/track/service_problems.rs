@@ -29,8 +29,8 @@ pub(super) struct Limited {
     pub(super) ports: usize,
 }
 
-/// Returns a problem for each field of the Service that names what another Service has, and for each
-/// other Service: a Service may name thousands of addresses.
+/// Returns a problem for each field of the Service that names what another Service has, and for
+/// each other Service: a Service may name thousands of addresses.
 pub(super) fn conflicts(service: &ObjectKey, lost: &[LostFrontend]) -> Vec<Problem> {
     let mut by_winner = BTreeMap::<_, (&LostFrontend, usize)>::new();
     for frontend in lost {
