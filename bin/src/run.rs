@@ -2,11 +2,11 @@
 //! of configuration changes.
 //!
 //! ```text
-//! source of objects (its own thread) ─┐                              ┌─► logs
-//!                                     ├─► proxy (its own threads) ───┼─► metrics ─► HTTP servers
-//! configuration changes ──────────────┘      │                       └─► health ──► HTTP servers
-//!                                            ▼
-//!                                         kernel
+//! source of objects ─────┐                              ┌─► logs
+//!                        ├─► proxy (its own threads) ───┼─► metrics ─► HTTP servers
+//! configuration changes ─┘      │                       └─► health ──► HTTP servers
+//!                               ▼
+//!                            kernel
 //! ```
 //!
 //! [`reload`](crate::reload) decides what a change of the configuration does.
@@ -80,7 +80,7 @@ const LEAST_DRAIN: Duration = Duration::from_secs(5);
 
 /// The time that the program waits, before it ends, until the Event with the reason is sent.
 const FINAL_EVENT_WAIT: Duration = Duration::from_secs(3);
-/// The number of threads for the servers. What asks the kernel is done on others.
+/// The number of threads for the source and the servers. What asks the kernel is done on others.
 const WORKERS: usize = 2;
 
 /// Why the program ends.
@@ -181,6 +181,10 @@ pub fn run(
     let counting = destinations.zip(settings.conntrack_services).map(|(destinations, period)| {
         count_connections(destinations, period, &metrics, &status.board)
     });
+    let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
+    let objects = proxy.handle().inputs();
+    let sourcing =
+        async move { source_task::run(&source, &node_name, objects, link, client).await };
     let answering = local.zip(history).zip(feeds).map(|((listener, history), feeds)| {
         let (engine, flows) = (proxy.handle().inputs(), Some(Arc::default()));
         let nft = backends::nft_config(&settings.backend, supported);
@@ -214,14 +218,12 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(RunError::Runtime)?;
-    let sourcing = source_task::start(settings, proxy.handle().inputs(), link, client)
-        .map_err(RunError::Runtime)?;
     // The kernel's modes have nothing to drain.
     let drain = (mode == Mode::USERSPACE).then_some(settings.backend.userspace.drain);
     // They go on while connections end.
     let mut helpers = JoinSet::new();
     let error: Option<RunError> = runtime.block_on(async {
-        let serving = tokio::spawn(serving);
+        let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
         helpers.spawn(table);
         counting.map(|counting| helpers.spawn(counting));
         accelerate(mode, settings.flowtable_devices.clone(), &mut helpers);

@@ -1,6 +1,6 @@
 //! The source of objects, connected to the engine.
 
-use std::{convert::Infallible, io, iter, sync::Arc, thread, time::Duration};
+use std::{convert::Infallible, iter, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future};
 use switchyard_core::{error::ErrorChain, runner::Input};
@@ -12,15 +12,10 @@ use switchyard_sources::{
     },
     manifests::{self, ManifestsError},
 };
-use tokio::{
-    runtime,
-    sync::{mpsc::Sender, oneshot},
-    task::JoinError,
-    time,
-};
+use tokio::{sync::mpsc::Sender, time};
 use tracing::debug;
 
-use crate::config::settings::{ClientSettings, Settings, SourceSettings};
+use crate::config::settings::{ClientSettings, SourceSettings};
 use crate::{
     api_addresses,
     explain::names::NameReader,
@@ -64,36 +59,18 @@ pub struct ApiServerLink {
     pub release: Box<dyn Fn(&str) + Send + Sync>,
 }
 
-/// Sends the events of the source for ever, on a thread of its own: no server waits for a list that
-/// is decoded, and no part of a list wakes another thread before it is decoded. Returns a future of
-/// the reason for which the source ends, or of its panic.
-///
-/// # Errors
-/// If there is no thread to be had.
-pub fn start(
-    settings: &Settings,
+/// Sends the events of the source for ever.
+pub async fn run(
+    source: &SourceSettings,
+    node_name: &str,
     engine: Sender<Input>,
     link: ApiServerLink,
     client_link: ClientLink,
-) -> io::Result<impl Future<Output = Result<SourceError, JoinError>>> {
-    let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
-    let reading = async move {
-        match from_source(&source, &node_name, engine, link, client_link).await {
-            Ok(never) => match never {},
-            Err(error) => error,
-        }
-    };
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let (sender, ended) = oneshot::channel();
-    thread::Builder::new().name("source".to_owned()).spawn(move || {
-        let result = runtime.block_on(runtime.spawn(reading));
-        // A question to a name server that is under way may take long.
-        runtime.shutdown_background();
-        // The program may end for another reason.
-        let _ = sender.send(result);
-    })?;
-    // The runtime itself may panic.
-    Ok(ended.map(|ended| ended.unwrap_or(Ok(SourceError::Ended))))
+) -> SourceError {
+    match from_source(source, node_name, engine, link, client_link).await {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
 }
 
 /// Checks whether the settings name a source that could be reached. Sends no request.

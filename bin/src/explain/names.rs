@@ -20,7 +20,7 @@ use kube::{
 use serde::Deserialize;
 use switchyard_core::{error::ErrorChain, explain::EndpointNames, model::ServiceName};
 use switchyard_sources::{kube::Pacer, manifests};
-use tokio::{runtime::Handle, sync::watch, task, time::timeout};
+use tokio::{sync::watch, task, time::timeout};
 
 use crate::{Failure, pace::Pace};
 
@@ -84,18 +84,16 @@ impl Answer {
 /// The place of EndpointSlices.
 #[derive(Clone)]
 enum Source {
-    /// A client drives its connections where they are opened, which has to be where the watches
-    /// are: a watch may share one.
-    Cluster(Client, Pacer, Handle),
+    Cluster(Client, Pacer),
     /// Reading a directory takes time in proportion to it.
     Directory(PathBuf, Arc<Pace>),
 }
 
 impl NameReader {
-    /// Has the names be read from an API server, on the caller's runtime.
+    /// Has the names be read from an API server.
     pub fn read_from_cluster(&self, client: Client, pacer: Pacer) {
         // A source is started once.
-        let _ = self.source.set(Source::Cluster(client, pacer, Handle::current()));
+        let _ = self.source.set(Source::Cluster(client, pacer));
     }
 
     /// Has the names be read from manifests.
@@ -126,11 +124,7 @@ impl NameReader {
         let (sender, names) = watch::channel(None);
         answers.insert(0, Answer { service: service.clone(), names: names.clone() });
         let service = service.clone();
-        let runtime = match &source {
-            Source::Cluster(.., runtime) => runtime.clone(),
-            Source::Directory(..) => Handle::current(),
-        };
-        runtime.spawn(async move {
+        task::spawn(async move {
             let names = match read(source, &service).await {
                 Ok(names) => names.map(Arc::new),
                 Err(error) => {
@@ -148,7 +142,7 @@ impl NameReader {
 /// Reads the names; `None` if that took long and was a moment ago.
 async fn read(source: Source, service: &ServiceName) -> Result<Option<Names>, Failure> {
     Ok(match source {
-        Source::Cluster(client, pacer, _) => {
+        Source::Cluster(client, pacer) => {
             Some(timeout(LONGEST_READ, from_cluster(&client, &pacer, service)).await??)
         }
         Source::Directory(path, pace) => {
@@ -184,7 +178,7 @@ async fn from_cluster(
         let endpoints = names([serde_json::from_str(&slices)?], &service);
         Ok(Names { endpoints, service_seconds })
     };
-    // The watches need not wait for that of a large Service.
+    // Neither watches nor servers need wait for that of a large Service.
     task::spawn_blocking(decode).await?
 }
 
@@ -302,41 +296,7 @@ fn names(
 
 #[cfg(test)]
 mod tests {
-    use std::{io, sync::mpsc, thread};
-
-    use kube::client::Body;
-    use switchyard_sources::kube::RequestPace;
-    use tokio::runtime;
-    use tower::service_fn;
-
     use super::*;
-
-    /// Else the connection of a watch could be one that the thread of who asks drives.
-    #[tokio::test]
-    async fn an_api_server_is_asked_where_the_watches_are() {
-        let (sender, threads) = mpsc::channel();
-        let refuse = service_fn(move |_: hyper::Request<Body>| {
-            let sender = sender.clone();
-            async move {
-                let _ = sender.send(thread::current().name().map(str::to_owned));
-                Err::<hyper::Response<Body>, _>(io::Error::other("as in an outage"))
-            }
-        });
-        let mut watches = runtime::Builder::new_multi_thread();
-        let watches =
-            watches.worker_threads(1).thread_name("watches").enable_time().build().unwrap();
-        let reader = Arc::new(NameReader::default());
-        let shared = Arc::clone(&reader);
-        let start = async move {
-            let client = Client::new(refuse, "default");
-            shared.read_from_cluster(client, Pacer::new(RequestPace::default()));
-        };
-        watches.spawn(start).await.unwrap();
-        assert!(reader.of(&ServiceName::new("ns", "web")).await.is_none());
-        let threads: Vec<_> = threads.try_iter().collect();
-        assert_eq!(threads, [const { "watches" }; 2].map(|name| Some(name.to_owned())));
-        watches.shutdown_background();
-    }
 
     /// Such as one on a server that hangs.
     #[tokio::test]
@@ -347,9 +307,9 @@ mod tests {
         assert!(reader.of(&service).await.is_none(), "there is no place to read from");
         reader.read_from_directory(directory.path().to_owned());
         let Some(Source::Directory(_, pace)) = reader.source.get() else { panic!("a directory") };
-        let (pace, (end, ended)) = (Arc::clone(pace), mpsc::channel::<()>());
-        let (begin, begun) = mpsc::channel();
-        let other = thread::spawn(move || {
+        let (pace, (end, ended)) = (Arc::clone(pace), std::sync::mpsc::channel::<()>());
+        let (begin, begun) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
             pace.run(|| {
                 begin.send(()).unwrap();
                 ended.recv()

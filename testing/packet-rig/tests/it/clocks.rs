@@ -22,7 +22,6 @@ pub const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,11 +35,6 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
         close(file);
     }
     return result;
-}
-int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout) {
-    // Who waits must see that the clock was set.
-    if (timeout < 0 || timeout > 100) timeout = 100;
-    return syscall(SYS_epoll_pwait, epoll, events, most, timeout, NULL, 8);
 }
 "#;
 
