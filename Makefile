@@ -268,20 +268,23 @@ test-vm-quick: CASES = $(QUICK_CASES)
 test-vm-quick: test-vm
 
 # Ipvs mode on a kernel with IPVS: the tests of its crates, the kit's among them, and of the rig, and packet cases
-# about what IPVS and the rules beside it do, some sixty. What is decided before any backend, about names, slices or
+# about what IPVS and the rules beside it do, some fifty. What is decided before any backend, about names, slices or
 # hints, `tests` shows with other backends, and make test-vm with this one, which runs all cases. All is run in
 # one machine, which takes less time than one for each test program. capabilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
 IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families addresses::families-come-and-go \
-	addresses::endpoints-with-different-ports addresses::same-address-on-two-ports \
+	addresses::endpoints-with-different-ports \
 	affinity::same-endpoint changes::udp-clients-follow \
 	clusterip::all-endpoints-are-used clusterip::dual-stack clusterip::hairpin clusterip::host-network-endpoint \
-	clusterip::masquerade-all clusterip::no-cluster-cidr clusterip::remote-endpoints clusterip::same-port-tcp-and-udp \
-	clusterip::sctp clusterip::several-ports \
+	clusterip::masquerade-all clusterip::same-port-tcp-and-udp clusterip::sctp \
 	conntrack::tcp-connections-stay conntrack::udp-flows detect-local::bridge-interface \
 	endpoints::readiness endpoints::terminating health::services-change \
-	lb-algorithm::algorithm-changes lb-algorithm::round-robin loadbalancer:: mark:: nodeport::addresses-come-and-go \
-	nodeport::chosen-networks policies:: refused::no-endpoints refused::undefined-port restart:: \
+	lb-algorithm::algorithm-changes lb-algorithm::round-robin \
+	$(addprefix loadbalancer::,address-on-the-node external-ips ip-mode-changes other-ports shared-address \
+	source-ranges-change source-ranges-of-pods source-ranges-without-endpoints vip) \
+	mark:: nodeport::addresses-come-and-go nodeport::chosen-networks \
+	$(addprefix policies::,both-local external-local-none-here external-local-without-detector internal-local-none-here \
+	policies-change) refused::no-endpoints refused::undefined-port restart::rules-outlive-the-proxy \
 	weights::changes weights::local-policy weights::slow-start weights::zero-drains)
 # Take-overs under load: one after the other, as the machine gets to nothing else. make test-vm runs the
 # others.
