@@ -8,11 +8,17 @@ use super::deploy::deploy;
 
 /// A pod that is not being deleted, as kubectl prints it: with a blank before the time it lacks.
 const POD: &str = "kube-system switchyard-x7 \n";
-/// Notes its arguments, one a line, and answers with the file `pods`.
+/// The pod of kubeadm's DaemonSet, for the stub.
+const KUBEADM: &str = "kubeadm: kube-system kube-proxy-x7 \n";
+/// Notes its arguments, one a line, and answers with those lines of the file `pods` that have the
+/// labels.
 const KUBECTL: &str = r#"#!/bin/sh
 for argument; do printf '%s\n' "$argument"; done >"$STUB/$1"
 case $1 in
-    get) cat "$STUB/pods" ;;
+    get) case "$*" in
+        *k8s-app=kube-proxy*) sed -n 's/^kubeadm: //p' "$STUB/pods" ;;
+        *) sed '/^kubeadm: /d' "$STUB/pods" ;;
+    esac ;;
     exec) echo "an answer"; exit 5 ;;
 esac
 "#;
@@ -40,7 +46,7 @@ fn plugin(pods: &str, arguments: &[&str]) -> (i32, String, [Vec<String>; 2]) {
 #[test]
 fn the_plugin_passes_arguments_and_status_through() {
     let ending = "kube-system switchyard-w6 2026-01-01T00:00:00Z\n";
-    let pods = &[ending, POD].concat();
+    let pods = &[ending, POD, KUBEADM].concat();
     let asked = ["explain", "10.0.0.1 -> 10.96.0.1:80", "", "--node", "node-1", "-o", "json"];
     let (status, text, [get, exec]) = plugin(pods, &asked);
     assert_eq!((status, text.as_str()), (5, "an answer\n"));
@@ -52,25 +58,32 @@ fn the_plugin_passes_arguments_and_status_through() {
     let (status, _, [_, exec]) = plugin(pods, &["--node=node-1", "top"]);
     assert_eq!((status, exec.last().unwrap().as_str()), (5, "top"));
     assert!(!exec.contains(&"--tty".to_owned()), "the output is no terminal");
-    let asked = ["doctor", "--context", "a b", "--node=node-1"];
-    let (_, _, calls) = plugin(pods, &asked);
+    let asked = ["doctor", "--help", "--context", "a b", "--node=node-1"];
+    let (_, _, calls) = plugin(&[ending, KUBEADM].concat(), &asked);
     assert!(calls.iter().all(|call| call.contains(&"--context=a b".to_owned())), "{calls:?}");
-    assert_eq!(calls[1].last().unwrap(), "doctor");
+    assert!(
+        calls[1].ends_with(
+            &["kube-proxy-x7", "--", "switchyard", "doctor", "--help"].map(str::to_owned)
+        )
+    );
 }
 
 #[test]
 fn the_plugin_runs_nothing_else() {
-    let no_pod = "no pod with app.kubernetes.io/name=switchyard runs on the node node-1\n";
+    let no_pod = "no pod with app.kubernetes.io/name=switchyard or k8s-app=kube-proxy runs on the \
+                  node node-1; name others by SWITCHYARD_SELECTOR\n";
     for (pods, arguments, expected) in [
-        ("", &["doctor", "--node", "node-1"][..], no_pod),
-        (POD, &["doctor"], "usage: "),
-        (POD, &["doctor", "--node"], "usage: "),
-        (POD, &["--cleanup", "--node", "node-1"], "usage: "),
-        (POD, &[], "usage: "),
+        ("", &["doctor", "--node", "node-1"][..], (4, no_pod)),
+        (POD, &["doctor"], (4, "usage: ")),
+        (POD, &["doctor", "--node"], (4, "usage: ")),
+        (POD, &["--cleanup", "--node", "node-1"], (4, "usage: ")),
+        (POD, &[], (4, "usage: ")),
+        (POD, &["--help"], (0, "usage: ")),
+        (POD, &["explain", "-h"], (0, "usage: ")),
     ] {
         let (status, text, [_, exec]) = plugin(pods, arguments);
         assert!(
-            status == 4 && exec.is_empty() && text.starts_with(expected),
+            status == expected.0 && exec.is_empty() && text.starts_with(expected.1),
             "{arguments:?} {text}"
         );
     }
