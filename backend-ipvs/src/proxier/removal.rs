@@ -42,7 +42,8 @@ impl IpvsProxier {
             if matches!(removed, Ok(true)) {
                 report.warnings.push(
                     "the rules of ipvs mode are those of nftables now, in place of those of \
-                     iptables: what other rules of the host drop, they cannot accept"
+                     iptables: what other rules of the host drop, they cannot accept, neither forwarded \
+                     traffic nor requests at a healthCheckNodePort"
                         .to_owned(),
                 );
             }

@@ -327,7 +327,7 @@ fn source_ranges_guard_load_balancer_addresses_only() {
         web()
             .node_port(30080)
             .ingress("192.0.2.7")
-            .set("spec.externalIPs", json!(["192.0.2.9"]))
+            .set("spec.externalIPs", json!(["192.0.2.7", "192.0.2.9"]))
             .set("spec.loadBalancerSourceRanges", json!(texts))
     };
     for (texts, expected) in [
@@ -354,7 +354,10 @@ fn source_ranges_guard_load_balancer_addresses_only() {
         for frontend in &cluster.port("web", "http").frontends {
             let wanted = match frontend.at {
                 FrontendAddress::LoadBalancerIp(_) => expected.clone(),
-                _ => None,
+                at => {
+                    assert_ne!(at, FrontendAddress::ExternalIp("192.0.2.7".parse().unwrap()));
+                    None
+                }
             };
             assert_eq!(frontend.allowed_sources, wanted, "{texts:?}: {frontend:?}");
         }

@@ -200,8 +200,8 @@ fn the_zone_may_change_while_running() {
 fn udp_flows_stay_where_they_are_served_though_new_ones_go_elsewhere() {
     let endpoints = vec![
         hinted(1, "node-1", &["east"], &[]),
-        // Left out by hints.
-        hinted(2, "node-2", &["west"], &[]),
+        // Left out by hints, and ready without serving, as with `publishNotReadyAddresses`.
+        in_state(hinted(2, "node-2", &["west"], &[]), true, false, false),
         leaving(hinted(3, "node-1", &["east"], &[])),
         in_state(hinted(4, "node-1", &["east"], &[]), false, true, false),
         not_ready(hinted(5, "node-1", &["east"], &[])),
