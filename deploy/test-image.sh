@@ -44,12 +44,12 @@ if [ "$(id -u)" = 0 ]; then
     said=$(chroot "$work/root" /usr/local/bin/kube-proxy --version)
     case $said in
         "Kubernetes v"*) ;;
-        *) fail "--version says $said" ;;
+        *) fail "--version prints $said" ;;
     esac
     said=$(chroot "$work/root" /go-runner --log-file=/tmp/log --also-stdout /usr/local/bin/kube-proxy --version)
     case $said in
         "Kubernetes v"*) [ "$said" = "$(cat "$work/root/tmp/log")" ] || fail "/go-runner writes no log" ;;
-        *) fail "/go-runner says $said" ;;
+        *) fail "/go-runner prints $said" ;;
     esac
     rm "$work/root/tmp/log"
     # A binary that could not be marked with its capability runs as root only.

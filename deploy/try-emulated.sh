@@ -19,7 +19,7 @@ for page in 4096 65536; do
     said=$(qemu-aarch64 -p $page "$program" --version 2>"$work/log") || fail "does not run with pages of $page bytes"
     case $said in
         "switchyard "*) ;;
-        *) fail "--version says $said" ;;
+        *) fail "--version prints $said" ;;
     esac
 done
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the program of an unpacked image in its own root file system, in network, mount and process
-# namespaces of its own; test-image.sh does so for each mode. The programs of this machine must list
+# its own namespaces; test-image.sh does so for each mode. The programs of this machine must list
 # the rules; the rules must stay when the program ends, and disappear with --cleanup.
 #
 #   deploy/try-root.sh ROOT nftables|iptables-nft|iptables-legacy USER

@@ -220,7 +220,7 @@ plot "$@" >"$plot"
   Its first bucket ends at 250 ms, in which all may lie: then it is 248. **gone**: the mean of the same, which no bucket
   rounds. Each change moves an endpoint, so that this is how long connections still went to one after the API server
   had its removal, without what the cluster takes before that. The time that another program waits for the kernel's
-  lock meanwhile is measured by `cargo bench -p switchyard-nft --bench disturbed`.
+  lock during changes is measured by `cargo bench -p switchyard-nft --bench disturbed`.
 - Machines differ, and shared ones are noisy: compare figures of one run.
 END
     [ -z "$by_hand" ] || printf '\n%s\n' "$by_hand"

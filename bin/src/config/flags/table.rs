@@ -61,8 +61,8 @@ pub static FLAGS: &[Flag] = &[
          the mode does: random, in ipvs mode as --ipvs-scheduler names")
         .status(Status::Ours),
     Flag::new("local-socket", Text, "/run/switchyard/proxy.sock", Program,
-        "The Unix socket that answers switchyard explain and switchyard snapshot, for the program's own user alone; \
-         served if its directory exists; if empty, there is none. By default that of a proxy with a name is \
+        "The Unix socket that answers explain, snapshot, top, trace, verify and doctor, for the program's own user \
+         alone; served if its directory exists; if empty, there is none. By default that of a proxy with a name is \
          service-proxy-NAME.sock in the same directory").status(Status::Ours),
     Flag::new("ipvs-drain-limit", Limit, "24h0m0s", Program,
         "How long an endpoint that is gone keeps its connections, in ipvs mode; 0 for no limit").status(Status::Ours),
@@ -126,7 +126,7 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("profiling", Switch, "false", Field("enableProfiling"),
         "Serve pages for debugging at the address of the metrics, under /debug"),
     Flag::new("show-hidden-metrics-for-version", Text, "", Field("showHiddenMetricsForVersion"),
-        "Show metrics that are hidden since this version, which must be the previous minor release"),
+        "Show metrics that are hidden since this version, which must be one of the two previous minor releases"),
     // Proxying.
     Flag::new("proxy-mode", Text, "", Field("mode"), MODE),
     Flag::new("masquerade-all", Switch, "false", Section("masqueradeAll"),
