@@ -107,9 +107,9 @@ pub struct NodeState {
     /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports), without loopback
     /// addresses and link-local ones of IPv6.
     pub node_ports: PerFamily<NodePortAddresses>,
-    /// The addresses of the node on which the health checks of Services are served: those of
-    /// `node_ports`, as configured, whatever the backend has to know, or
-    /// [all](crate::config::NodeConfig::health_checks_everywhere).
+    /// The addresses of the node on which the health checks of Services are served: those that
+    /// are configured for node ports, whatever the backend has to know, with loopback addresses
+    /// that an entry includes, or [all](crate::config::NodeConfig::health_checks_everywhere).
     pub health_check_addresses: PerFamily<NodePortAddresses>,
     /// All addresses of the node's interfaces, for backends that
     /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports); for others, none.
@@ -130,7 +130,7 @@ pub enum NodePortAddresses {
     /// Every local address. Loopback addresses are served to the node itself only, in place of
     /// servers that listen there. Never in IPv6, whose loopback address the kernel does not route.
     AllWithLoopback,
-    /// These addresses, among which there may be loopback addresses of IPv4.
+    /// These addresses, among which there may be loopback addresses: of node ports, IPv4's.
     Only(BTreeSet<IpAddr>),
 }
 

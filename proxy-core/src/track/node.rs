@@ -60,12 +60,12 @@ impl NodeInputs {
 
     /// The settings for this node, with a backend that has these capabilities.
     pub(crate) fn resolve(&self, config: &NodeConfig, capabilities: &Capabilities) -> NodeState {
-        let addresses = PerFamily::from_fn(|family| self.node_ports(config, family));
+        let addresses = PerFamily::from_fn(|family| self.node_ports(config, family, false));
         let node_ports = match capabilities.lists_node_ports() {
             true => PerFamily::from_fn(|family| {
                 NodePortAddresses::Only(self.listed(addresses.get(family), config, family))
             }),
-            false => addresses.clone(),
+            false => addresses,
         };
         let facts = self.node.as_ref().filter(|_| capabilities.has_proxy_protocol());
         let known = self.interface_addresses.as_ref();
@@ -77,7 +77,7 @@ impl NodeInputs {
             node_ports,
             health_check_addresses: match config.health_checks_everywhere {
                 true => PerFamily::from_fn(|_| NodePortAddresses::AllLocal),
-                false => addresses,
+                false => PerFamily::from_fn(|family| self.node_ports(config, family, true)),
             },
             service_cidrs: match config.service_proxy_name {
                 Some(_) => PerFamily::default(),
@@ -108,8 +108,14 @@ impl NodeInputs {
 
     /// Upstream's rule: a family that no entry is left for, or that has an entry of /0, serves
     /// node ports everywhere. `localhost` is an entry of both families, but does not narrow
-    /// `primary`, even if the node's address is not known.
-    fn node_ports(&self, config: &NodeConfig, family: IpFamily) -> NodePortAddresses {
+    /// `primary`, even if the node's address is not known. `by_sockets` is whether programs listen
+    /// there, which loopback addresses are as good for as any.
+    fn node_ports(
+        &self,
+        config: &NodeConfig,
+        family: IpFamily,
+        by_sockets: bool,
+    ) -> NodePortAddresses {
         use NodePortAddressConfig::{Cidr, Localhost, Primary};
 
         let entries = &config.node_port_addresses;
@@ -137,23 +143,19 @@ impl NodeInputs {
             };
         }
         let is_chosen = |ip: &IpAddr| {
-            let is_within = || nets.iter().any(|net| net.contains(ip));
-            match ip.is_loopback() {
-                true => {
-                    has_loopback && IpFamily::of(ip) == family && (names_localhost || is_within())
-                }
-                false => is_within(),
-            }
+            let is_named = names_localhost && ip.is_loopback() && IpFamily::of(ip) == family;
+            let is_possible = has_loopback || by_sockets || !ip.is_loopback();
+            is_possible && (is_named || nets.iter().any(|net| net.contains(ip)))
         };
         NodePortAddresses::Only(match &self.interface_addresses {
             Some(addresses) => addresses.iter().copied().filter(is_chosen).collect(),
             // The interfaces are not known: single addresses are taken as configured, and every
-            // node has one loopback address.
+            // node has these loopback addresses.
             None => nets
                 .iter()
                 .filter(|net| net.prefix_len() == net.max_prefix_len())
                 .map(IpNet::addr)
-                .chain([IpAddr::from(Ipv4Addr::LOCALHOST)])
+                .chain([Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()])
                 .filter(is_chosen)
                 .collect(),
         })

@@ -300,6 +300,23 @@ fn health_checks_are_served_as_configured_though_node_ports_are_listed() {
     assert_eq!(addresses(&cluster)[0], only(&["192.0.2.1"]));
     let everywhere = PerFamily::from_fn(|_| NodePortAddresses::AllLocal);
     assert_eq!(cluster.tracker.state().node.health_check_addresses, everywhere);
+
+    // Loopback addresses as any others, where they are named.
+    for names in [&["127.0.0.0/8", "::1/128"][..], &["localhost"]] {
+        for interfaces in [Some(INTERFACES), None] {
+            let mut cluster = Cluster::with(|config| configure(config, names));
+            let known = interfaces.into_iter().flatten().map(|ip| ip.parse().unwrap());
+            if interfaces.is_some() {
+                cluster.tracker.set_interface_addresses(known);
+            }
+            cluster.events([]);
+            assert_eq!(addresses(&cluster), [only(&[]), only(&[])]);
+            let only = |ip: &str| NodePortAddresses::Only([ip.parse().unwrap()].into());
+            let loopback = PerFamily { v4: only("127.0.0.1"), v6: only("::1") };
+            let found = &cluster.tracker.state().node.health_check_addresses;
+            assert_eq!(*found, loopback, "{names:?} {interfaces:?}");
+        }
+    }
 }
 
 #[test]
