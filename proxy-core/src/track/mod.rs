@@ -456,7 +456,11 @@ impl Tracker {
         match key.kind {
             Kind::Service => self.remove_service(&ServiceName::new(&key.namespace, &key.name)),
             Kind::EndpointSlice => {
-                self.touched.extend(self.slices.remove(&key.namespace, &key.name));
+                for service in self.slices.remove(&key.namespace, &key.name) {
+                    // As upstream: what the slice brought is not programmed.
+                    self.pending_triggers.remove(&service);
+                    self.touched.insert(service);
+                }
             }
             Kind::Node if key.name == self.config.node_name => self.node_inputs.remove_node(),
             Kind::Node => {}
