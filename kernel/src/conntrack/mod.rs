@@ -63,7 +63,7 @@ pub enum Error {
 pub struct Report {
     /// The family.
     pub family: IpFamily,
-    /// The time that the attempt took.
+    /// The time that the attempt took, without pauses between looks at the table.
     pub duration: Duration,
     /// Entries that the kernel returned.
     pub scanned: usize,

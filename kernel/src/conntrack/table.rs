@@ -127,6 +127,7 @@ fn repeat<T>(
             return result;
         }
         thread::sleep(PAUSE);
+        tally.paused += PAUSE;
     }
 }
 
@@ -387,6 +388,7 @@ mod kernel_tests {
                     kept
                 };
                 repeat(jobs, &mut tally, look).unwrap();
+                assert_eq!(tally.paused, PAUSE * (looks - 1));
                 (tally.deleted, looks)
             };
             let new = jobs.keys().map(|at| (*at, Stale::New(resolved("a", &[])))).collect();

@@ -1,6 +1,11 @@
 //! The worker: does jobs, and repeats jobs that fail.
 
-use std::{collections::HashSet, error::Error, mem, time::Instant};
+use std::{
+    collections::HashSet,
+    error::Error,
+    mem,
+    time::{Duration, Instant},
+};
 
 use switchyard_core::{error::ErrorChain, model::IpFamily};
 
@@ -15,6 +20,8 @@ use crate::conntrack::{
 pub(crate) struct Tally {
     pub(crate) scanned: usize,
     pub(crate) deleted: usize,
+    /// The time between looks, in which nothing was done.
+    pub(crate) paused: Duration,
 }
 
 /// Does jobs with `sweep`, until the queue is stopped. `sweep` returns the listeners of which the
@@ -68,8 +75,8 @@ fn attempt<E: Error + 'static>(
         return;
     }
     let complete = results.iter().all(|(_, kept, failed)| kept.is_empty() && failed.is_none());
-    let duration = start.elapsed();
-    let Tally { scanned, deleted } = tally;
+    let Tally { scanned, deleted, paused } = tally;
+    let duration = start.elapsed().saturating_sub(paused);
     tracing::debug!(
         ipFamily = family.as_str(),
         scanned,
@@ -88,7 +95,7 @@ fn attempt<E: Error + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::{fmt, sync::mpsc, thread, time::Duration};
+    use std::{fmt, sync::mpsc, thread};
 
     use super::*;
     use crate::conntrack::{job::Listener, testing::resolved};
@@ -105,6 +112,7 @@ mod tests {
         let sweep = |group: Group, jobs: &Jobs, tally: &mut Tally| {
             attempts.push((group, jobs.len()));
             tally.deleted += 1;
+            tally.paused += PATIENCE;
             match (group == BAD, attempts.len()) {
                 (true, ..5) => Err(fmt::Error),
                 (false, 1) => Ok([Listener::node_port(2)].into()),
@@ -123,7 +131,10 @@ mod tests {
             assert!(queue.wait_idle(PATIENCE));
             queue.stop();
         });
-        let reported = reports.iter().map(|report| (report.family, report.complete));
+        let reported = reports.iter().map(|report| {
+            assert_eq!(report.duration, Duration::ZERO, "pauses are none of its work");
+            (report.family, report.complete)
+        });
         let (v4, v6) = (IpFamily::V4, IpFamily::V6);
         let expected = [(v4, false), (v6, false), (v4, true), (v6, false), (v6, true)];
         assert_eq!(reported.collect::<Vec<_>>(), expected);
