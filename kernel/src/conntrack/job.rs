@@ -43,7 +43,7 @@ pub(crate) enum Stale {
     /// The flows that an endpoint of this Service port answers, which had the listener before.
     Former(Arc<ResolvedServicePort>),
     /// All redirected flows: the Service port that had the listener lost it before its stale flows
-    /// were deleted, or while nobody served it.
+    /// were deleted.
     Redirected,
 }
 

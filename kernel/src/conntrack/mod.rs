@@ -5,11 +5,9 @@
 //! and after [`Reconciler::doubt`]. A thread asks the kernel for their flows, deletes the stale
 //! ones, and repeats that until it succeeds. Stale are
 //!
-//! - flows to a frontend of a Service port, unless an endpoint answers that still serves the port,
-//!   also while it terminates or topology leaves it out; none while no endpoint serves. An SCTP
-//!   association stays with an endpoint that is only not ready;
-//! - flows to a frontend that was a Service port's before, if an endpoint of that port answers, or
-//!   if the port had no endpoint and the flows are redirected.
+//! - flows to a frontend of a Service port, unless an endpoint answers that keeps its flows: one
+//!   of the port's pools, or one that [drains];
+//! - flows to a frontend that was a Service port's before, if an endpoint of that port answered.
 //!
 //! A node port is the port on the node's own addresses, as listed when the kernel is asked. Only
 //! zone 0 is searched. Under the userspace backend, where the proxy answers, all flows would be
@@ -22,6 +20,8 @@
 //!
 //! [`UsageReader`] reads how full the table is, what the kernel lost because of that, and where the
 //! entries lead.
+//!
+//! [drains]: switchyard_core::state::ResolvedServicePort::draining
 
 #![forbid(unsafe_code)]
 
@@ -96,14 +96,6 @@ impl Reconciler {
         };
         thread::Builder::new().name("conntrack".into()).spawn(body).map_err(Error::Thread)?;
         Ok(Self { queue })
-    }
-
-    /// Has flows end also while nobody serves their Service port. For users whose endpoints are
-    /// sockets of their own: another Service port may get the address of a socket that was closed.
-    #[must_use]
-    pub fn ending_unserved(self) -> Self {
-        self.queue.lock().end_unserved();
-        self
     }
 
     /// Queues the frontends that may have stale flows. To be called after each successful sync.

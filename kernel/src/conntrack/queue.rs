@@ -56,8 +56,6 @@ pub(crate) struct Lane {
     jobs: Jobs,
     /// The listeners of all Service ports.
     listeners: HashSet<Listener>,
-    /// Whether flows end while nobody serves their Service port.
-    ends_unserved: bool,
     /// Whether the worker is doing jobs of this group.
     is_running: bool,
     failures: u32,
@@ -206,11 +204,6 @@ impl Waiting {
         })
     }
 
-    /// Has flows end while nobody serves their Service port.
-    pub(crate) fn end_unserved(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.ends_unserved = true);
-    }
-
     /// Notes the addresses on which node ports are served now, in programmed families. Returns the
     /// families in which those are others than before.
     pub(crate) fn serve_node_ports(
@@ -257,13 +250,10 @@ impl Waiting {
 
 impl Lane {
     /// Notes that a Service port has the listener. Queues a job only if one is `needed`, or if a
-    /// job with an older version of the Service port waits or runs. As upstream, the flows of a
-    /// port that nobody serves are left alone, unless the user wants them ended: its endpoints may
-    /// be unready for a moment.
+    /// job with an older version of the Service port waits or runs.
     pub(crate) fn has(&mut self, at: Listener, port: &Arc<ResolvedServicePort>, needed: bool) {
         let is_new = self.listeners.insert(at) || matches!(self.jobs.get(&at), Some(Stale::New(_)));
-        let is_needed = needed || self.is_running || self.jobs.contains_key(&at);
-        if is_needed && (self.ends_unserved || port.is_served()) {
+        if needed || self.is_running || self.jobs.contains_key(&at) {
             let stale = if is_new { Stale::New } else { Stale::Unserved };
             self.queue(at, stale(Arc::clone(port)));
         }
@@ -285,7 +275,7 @@ impl Lane {
             return;
         }
         // Flows to endpoints that `port` no longer has may be left.
-        let stale = if self.is_running || self.jobs.contains_key(&at) || !port.is_served() {
+        let stale = if self.is_running || self.jobs.contains_key(&at) {
             Stale::Redirected
         } else {
             Stale::Former(Arc::clone(port))
@@ -387,12 +377,11 @@ mod tests {
         // Another Service port has it, which nobody serves, and loses it.
         let unserved = resolved("b", &[]);
         queue.lock().lane(GROUP).has(at(), &unserved, true);
-        assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(true));
-        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(false));
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(true));
         take(&queue);
         queue.done(GROUP, None);
         queue.lock().lane(GROUP).lost(at(), &unserved);
-        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(true), "it was left alone");
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(false), "those of the port are gone");
         take(&queue);
         queue.done(GROUP, None);
         lost();

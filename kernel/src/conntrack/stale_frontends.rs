@@ -16,8 +16,8 @@ use crate::conntrack::{
 };
 
 /// Queues the frontends that may have stale flows after a sync. After a first sync, and if the
-/// kernel did not hold what was synced before, those are all frontends of ports that are served; if
-/// other addresses serve node ports, all node ports of these. What changes in a family that the
+/// kernel did not hold what was synced before, those are all frontends; if other addresses serve
+/// node ports, all node ports. What changes in a family that the
 /// sync leaves out is queued when a sync programs the family: until then, packets make the same
 /// flows again.
 pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
@@ -122,8 +122,8 @@ fn missing<'p>(old: &'p Pool, new: &'p Pool) -> impl Iterator<Item = SocketAddr>
     })
 }
 
-/// Whether the Service port has endpoints now, and had none before: for new flows, or at all.
+/// Whether the Service port has endpoints for new flows now, and had none before.
 fn has_first_endpoint(old: &ResolvedServicePort, new: &ResolvedServicePort) -> bool {
     let takes_new = |port: &ResolvedServicePort| !port.cluster.is_empty() || !port.local.is_empty();
-    !takes_new(old) && takes_new(new) || !old.is_served() && new.is_served()
+    !takes_new(old) && takes_new(new)
 }

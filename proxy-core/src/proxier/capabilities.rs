@@ -170,6 +170,11 @@ impl Capabilities {
         self.draining_tcp
     }
 
+    /// Whether the backend ends flows itself, so that entries of conntrack alone are not enough.
+    pub const fn ends_flows(&self) -> bool {
+        self.draining_tcp || self.proxy_protocol
+    }
+
     /// The mode whose rules lead traffic to a backend that forwards in user space.
     pub const fn rules_of(&self) -> Option<Mode> {
         self.rules_of

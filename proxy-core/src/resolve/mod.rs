@@ -107,7 +107,7 @@ pub(crate) fn resolve(
         service.uses_cluster(port, addresses, node.external_ips),
         service.internal_local || (service.external_local && external),
         weights,
-        node.capabilities.drains_tcp(),
+        &node.capabilities,
     );
     let mut frontends = frontends::frontends(service, port, addresses, &pools, node);
     frontends.retain(owns);

@@ -17,6 +17,7 @@ use crate::{
         endpoint::{NodeHint, Place, SliceEndpoint},
         slice::Slice,
     },
+    proxier::Capabilities,
     state::{Endpoint, Pool, ResolvedServicePort, is_in},
 };
 
@@ -40,6 +41,9 @@ pub(crate) enum Kept {
     Unknown,
     /// Those that serve.
     Serving,
+    /// Those that serve, and if none does, those of all slices: an only endpoint that is not ready
+    /// for a moment keeps its sessions, as no other could take them over.
+    ServingOrAll,
     /// Those of all slices: an association of SCTP ends if the kernel forgets it, as no packet but
     /// its first ones makes another entry that leads to the same endpoint.
     All,
@@ -55,14 +59,15 @@ impl Pools {
         uses_cluster: bool,
         uses_local: bool,
         weights: Weights,
-        drains_tcp: bool,
+        capabilities: &Capabilities,
     ) -> Self {
         let Endpoints {
             slices, growing, most, is_limited, left, left_out, ready_here, chosen, ..
         } = endpoints;
         let (places, numbers) = places(id, slices);
         let kept = match id.name.protocol {
-            Protocol::Tcp if !drains_tcp => Kept::Unknown,
+            Protocol::Tcp if !capabilities.drains_tcp() => Kept::Unknown,
+            Protocol::Udp if !capabilities.ends_flows() => Kept::ServingOrAll,
             Protocol::Tcp | Protocol::Udp => Kept::Serving,
             Protocol::Sctp => Kept::All,
         };
@@ -97,9 +102,12 @@ impl Pools {
                 let (cluster, local) = (weighed(cluster), weighed(local));
                 let has_any = !cluster.is_empty()
                     || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
+                let serves = |e: &SliceEndpoint| e.ready || e.serving;
+                let has_serving = endpoints.values().any(|e| serves(e));
                 let is_kept = |e: &SliceEndpoint| match kept {
                     Kept::Unknown => false,
-                    Kept::Serving => e.ready || e.serving,
+                    Kept::Serving => serves(e),
+                    Kept::ServingOrAll => serves(e) || !has_serving,
                     Kept::All => true,
                 };
                 let mut kept = pool(&endpoints, is_kept);

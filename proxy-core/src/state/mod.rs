@@ -169,8 +169,10 @@ pub struct ResolvedServicePort {
     /// Endpoints of the `Local` policy, all on this node; empty if no frontend uses them.
     pub local: Pool,
     /// Endpoints outside both pools that still serve: terminating, or left out by a policy; with
-    /// SCTP, all others of the slices as well, as associations do not outlive their entries. These
-    /// endpoints get no new flows and keep the flows that they have. Known for UDP and SCTP, whose
+    /// SCTP, all others of the slices as well, as associations do not outlive their entries, and
+    /// with UDP while no endpoint serves, unless the backend
+    /// [ends flows itself](crate::proxier::Capabilities::ends_flows). These endpoints get no new
+    /// flows and keep the flows that they have. Known for UDP and SCTP, whose
     /// flows the proxy has to end; empty for TCP, whose connections end themselves, unless the
     /// backend [ends them](crate::proxier::Capabilities::with_draining_tcp).
     pub draining: Pool,
@@ -201,11 +203,6 @@ impl ResolvedServicePort {
     /// [`Self::draining`] is not known.
     pub fn serves(&self, address: SocketAddr) -> bool {
         [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| is_in(pool, address))
-    }
-
-    /// Whether the Service port has an endpoint that [serves](Self::serves) flows.
-    pub fn is_served(&self) -> bool {
-        [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| !pool.is_empty())
     }
 
     /// Returns the endpoints of both pools, each address once, in order. An endpoint of both pools

@@ -212,6 +212,7 @@ fn udp_flows_stay_where_they_are_served_though_new_ones_go_elsewhere() {
     let of_sctp = format!("{all} 10.1.0.5:8080* 10.1.0.6:8080*");
     for (protocol, drains_tcp, draining) in [
         (Protocol::Udp, false, all),
+        (Protocol::Udp, true, all),
         (Protocol::Sctp, false, &*of_sctp),
         (Protocol::Tcp, false, ""),
         (Protocol::Tcp, true, all),
@@ -225,7 +226,7 @@ fn udp_flows_stay_where_they_are_served_though_new_ones_go_elsewhere() {
         let of_web =
             slice("web", "1").port("", protocol.as_str(), 8080).set("endpoints", endpoints.clone());
         let this = node("node-1", "192.0.2.1").label(ZONE, "east");
-        cluster.apply(&[web.clone(), this, of_web]);
+        cluster.apply(&[web.clone(), this, of_web.clone()]);
         let id = id_of("web", "", protocol, IpFamily::V4);
         let port = cluster.find(&id).unwrap();
         assert_eq!(pool(&port.cluster), "10.1.0.1:8080*");
@@ -236,6 +237,14 @@ fn udp_flows_stay_where_they_are_served_though_new_ones_go_elsewhere() {
         let is_kept = protocol == Protocol::Sctp;
         assert_eq!([5, 6].map(|n| serves(&format!("10.1.0.{n}:8080"))), [is_kept; 2], "{protocol}");
         assert!(!serves("10.1.0.1:80"));
+        // While nobody serves: who might again.
+        cluster.apply(&[of_web.clone().set("endpoints", endpoints[4..].to_vec())]);
+        let port = cluster.find(&id).unwrap();
+        assert!(port.cluster.is_empty());
+        let is_ended = protocol == Protocol::Tcp || drains_tcp;
+        let all = "10.1.0.5:8080* 10.1.0.6:8080*";
+        assert_eq!(pool(&port.draining), if is_ended { "" } else { all }, "{protocol}");
+        cluster.apply(&[of_web]);
         // With iTP Local the cluster pool is not used: its endpoints drain.
         cluster.apply(&[web.set("spec.internalTrafficPolicy", "Local")]);
         let port = cluster.find(&id).unwrap();

@@ -104,7 +104,7 @@ impl Redirect {
             answers: Answers::new(answer_mark),
             shown: PerFamily::default(),
             pause: Pause::default(),
-            flows: flows.ok().map(Reconciler::ending_unserved),
+            flows: flows.ok(),
         })
     }
 

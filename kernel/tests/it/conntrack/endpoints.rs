@@ -156,27 +156,32 @@ fn flows_stay_though_the_policy_refuses_new_ones() {
 }
 
 #[test]
-fn flows_stay_while_nobody_serves() {
+fn flows_stay_with_an_endpoint_while_nobody_serves() {
     let unready = unready("10.1.0.1");
     let local = dns().set("spec.internalTrafficPolicy", "Local");
-    for ends in 0..3 {
+    for ends in 0..5 {
         in_namespace(|| {
             let mut cluster = Cluster::with([&dns(), &served_by(&[ready("10.1.0.1")])]);
             let flow = udp(CLIENT, FRONTEND, ONE);
             add(&[flow]);
-            for nobody in [&[unready.clone()][..], &[]] {
-                assert_eq!(cluster.apply([&served_by(nobody)]), []);
-                assert_eq!(cluster.apply([&served_by(&[ready("10.1.0.1")])]).len(), 1);
-                cluster.apply([&served_by(nobody)]);
-                cluster.restart();
-                cluster.apply([]);
-                assert_entries(&[flow]);
-            }
+            let nobody = served_by(std::slice::from_ref(&unready));
+            assert_eq!(cluster.apply([&nobody]), []);
+            assert_eq!(cluster.apply([&served_by(&[ready("10.1.0.1")])]).len(), 1);
+            cluster.apply([&nobody]);
+            cluster.restart();
+            cluster.apply([]);
+            assert_entries(&[flow]);
             let reports = match ends {
                 0 => cluster.apply([&served_by(&[ready("10.1.0.2")])]),
                 // It gets no new flows from this node.
                 1 => cluster.apply([&local, &served_by(&[endpoint("10.1.0.2", "node-2")])]),
-                _ => cluster.delete([&dns()]),
+                2 => cluster.delete([&dns()]),
+                3 => cluster.apply([&served_by(&[])]),
+                _ => {
+                    cluster.resolve([&served_by(&[])]);
+                    cluster.restart();
+                    cluster.apply([])
+                }
             };
             assert_eq!(deleted(&reports), 1, "{ends}");
         });
