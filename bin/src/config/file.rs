@@ -111,6 +111,11 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
         let field = path[1..].replace('/', ".");
         warnings.push(format!("{field} is null, with which kube-proxy does not start"));
     }
+    // A map's values have no other default than Go's zero.
+    let gates = value.pointer_mut("/featureGates").and_then(Value::as_object_mut);
+    for gate in gates.into_iter().flat_map(|gates| gates.values_mut()).filter(|it| it.is_null()) {
+        *gate = false.into();
+    }
     as_go_reads(&mut value);
 
     let mut unknown = |path: serde_ignored::Path<'_>| {
@@ -239,10 +244,13 @@ mod tests {
 
     #[test]
     fn null_is_unset() {
-        let found =
-            decoded("mode: null\niptables: {masqueradeBit: null}\nnodePortAddresses: null\n");
+        let found = decoded(
+            "mode: null\niptables: {masqueradeBit: null}\nnodePortAddresses: null\n\
+             featureGates: {AllowServiceExternalIPs: null}\n",
+        );
         assert_eq!(found.config.mode, "");
         assert_eq!(found.config.iptables.masquerade_bit, None);
+        assert!(!found.config.feature_gates["AllowServiceExternalIPs"], "as with kube-proxy");
         assert_eq!(found.warnings, [""; 0]);
         let found = decoded("iptables: {syncPeriod: null}\n");
         let warning = "iptables.syncPeriod is null, with which kube-proxy does not start";
