@@ -261,6 +261,10 @@ fn local_traffic(config: &KubeProxyConfiguration, errors: &mut Errors) {
 fn interface_name(path: &str, name: &str, errors: &mut Errors) {
     if name.is_empty() {
         errors.invalid_text(path, name, "must not be empty");
+    } else if name.len() > 15 || name.contains(|c: char| c == '/' || c.is_whitespace()) {
+        let why = "no interface can have this name: \
+                   must have at most 15 bytes, none of them / or white space";
+        errors.invalid_text(path, name, why);
     }
 }
 

@@ -313,6 +313,9 @@ nodePortAddresses: [primary, loopback] -> NodePortAddresses[1]: Invalid value: "
 nodePortAddresses: [10.0.0.0/8, x] -> NodePortAddresses[1]: Invalid value: "x": must be a valid CIDR
 detectLocalMode: x -> DetectLocalMode: Unsupported value: "x": supported values: "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix", ""
 detectLocalMode: BridgeInterface -> DetectLocalConfiguration.InterfaceName: Invalid value: "": must not be empty
+detectLocalMode: BridgeInterface; detectLocal: {bridgeInterface: a/b} -> DetectLocalConfiguration.InterfaceName: Invalid value: "a/b": no interface can have this name: must have at most 15 bytes, none of them / or white space
+detectLocalMode: InterfaceNamePrefix; detectLocal: {interfaceNamePrefix: "veth 1"} -> DetectLocalConfiguration.InterfacePrefix: Invalid value: "veth 1": no interface can have this name
+detectLocalMode: InterfaceNamePrefix; detectLocal: {interfaceNamePrefix: "1234567890123456"} -> DetectLocalConfiguration.InterfacePrefix: Invalid value: "1234567890123456": no interface can have this name
 conntrack: {maxPerCore: -1} -> KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration.MaxPerCore: Invalid value: -1: must be greater than or equal to 0
 conntrack: {tcpCloseWaitTimeout: -1s} -> KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration.TCPCloseWaitTimeout: Invalid value: "-1s": must be greater than or equal to 0"#;
 
