@@ -11,6 +11,7 @@
 use std::{collections::BTreeMap, fmt::Display, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
+use switchyard_core::model::parse_ip;
 
 use crate::config::duration::GoDuration;
 
@@ -265,7 +266,7 @@ impl KubeProxyConfiguration {
     /// Gives empty listen addresses the "any" address of the family of `bindAddress`, and listen
     /// addresses without a port the default port.
     fn default_listen_addresses(&mut self) {
-        let (any, loopback) = match self.bind_address.parse() {
+        let (any, loopback) = match parse_ip(&self.bind_address) {
             Ok(IpAddr::V6(_)) => ("::", "::1"),
             _ => ("0.0.0.0", "127.0.0.1"),
         };
@@ -295,7 +296,7 @@ fn default_period(field: &mut GoDuration, seconds: i64) {
 
 /// Appends `port` to an address without a port.
 pub fn with_port(address: &mut String, port: impl Display) {
-    match switchyard_core::model::parse_ip(address) {
+    match parse_ip(address) {
         Ok(IpAddr::V6(v6)) => *address = format!("[{v6}]:{port}"),
         Ok(IpAddr::V4(v4)) => *address = format!("{v4}:{port}"),
         Err(_) => {}
@@ -326,6 +327,7 @@ mod tests {
         };
         check("", "", "", ["0.0.0.0:10256", "127.0.0.1:10249"]);
         check("10.0.0.1", "", "", ["0.0.0.0:10256", "127.0.0.1:10249"]);
+        check("::ffff:10.0.0.1", "", "", ["0.0.0.0:10256", "127.0.0.1:10249"]);
         check("fd00::1", "", "", ["[::]:10256", "[::1]:10249"]);
         check("", "fd00::1", "1.2.3.4", ["[fd00::1]:10256", "1.2.3.4:10249"]);
         check("", "1.2.3.4:1", "[fd00::1]:2", ["1.2.3.4:1", "[fd00::1]:2"]);
