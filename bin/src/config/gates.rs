@@ -1,5 +1,4 @@
-//! The feature gates of kube-proxy v1.37, and those of later releases whose features there are
-//! here.
+//! The feature gates of kube-proxy v1.37 and later releases whose features there are here.
 //!
 //! kube-proxy rejects an unknown gate. Here, an unknown gate only causes a warning, because a file
 //! often lists gates of other components or of an older release.
@@ -56,15 +55,10 @@ const KNOWN: &[(&str, Stage)] = &[
     (IPVS, Stage::Stable),
     ("ComponentFlagz", Stage::Beta),
     ("ComponentStatusz", Stage::Beta),
-    ("NativeHistograms", Stage::Alpha),
     ("ContextualLogging", Stage::Beta),
     (LOGGING_ALPHA, Stage::Alpha),
     (LOGGING_BETA, Stage::Beta),
     ("WatchListClient", Stage::Beta),
-    ("ClientsAllowCBOR", Stage::Alpha),
-    ("ClientsPreferCBOR", Stage::Alpha),
-    ("InOrderInformers", Stage::Beta),
-    ("InformerResourceVersion", Stage::Alpha),
     ("NFTablesProxyMode", Stage::Locked),
 ];
 
