@@ -46,9 +46,12 @@ pub fn validate(config: &KubeProxyConfiguration) -> Result<(), Invalid> {
         let value = logging.flush_frequency;
         push("flushFrequency", format!("Invalid value: \"{value}\": Must be greater than zero"));
     }
-    if logging.verbosity > i32::MAX as u32 {
+    let too_high = |verbosity: u32| {
         let why = format!("Must be <= {}", i32::MAX);
-        push("verbosity", format!("Invalid value: {}: {why}", logging.verbosity));
+        (verbosity > i32::MAX as u32).then(|| format!("Invalid value: {verbosity}: {why}"))
+    };
+    if let Some(what) = too_high(logging.verbosity) {
+        push("verbosity", what);
     }
     let gate = |name| gates::is_on(&config.feature_gates, name);
     if logging.format == "json" && !gate(gates::LOGGING_BETA) {
@@ -75,12 +78,15 @@ pub fn validate(config: &KubeProxyConfiguration) -> Result<(), Invalid> {
     }
     for (index, entry) in logging.vmodule.iter().enumerate() {
         let pattern = &entry.file_pattern;
-        let path = format!("vmodule[{index}].filePattern");
+        let path = format!("vmodule[{index}]");
         if pattern.is_empty() {
             push(&path, "Required value: File pattern must not be empty".into());
         } else if pattern.contains(['=', ',']) {
-            let why = "File pattern must not contain equal signs or commas";
+            let why = "File pattern must not contain equal sign or comma";
             push(&path, format!("Invalid value: {pattern:?}: {why}"));
+        }
+        if let Some(what) = too_high(entry.verbosity) {
+            push(&path, what);
         }
     }
     Invalid::unless_empty(errors)

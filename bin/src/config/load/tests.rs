@@ -352,8 +352,12 @@ fn errors_of_logging_come_first() {
         ),
         (
             "vmodule: [{filePattern: \"a=b\", verbosity: 1}]",
-            "logging.vmodule[0].filePattern: Invalid value: \"a=b\": \
-             File pattern must not contain equal signs or commas",
+            "logging.vmodule[0]: Invalid value: \"a=b\": \
+             File pattern must not contain equal sign or comma",
+        ),
+        (
+            "vmodule: [{filePattern: a, verbosity: 2147483648}]",
+            "logging.vmodule[0]: Invalid value: 2147483648: Must be <= 2147483647",
         ),
     ] {
         let text = refused(&format!("oomScoreAdj: 2000\nlogging: {{{logging}}}"));
