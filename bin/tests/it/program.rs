@@ -195,11 +195,13 @@ fn the_configuration_is_written() {
 fn flags_of_old_releases_are_warned_of() {
     let gate = "--feature-gates=ExperimentalCriticalPodAnnotation=true";
     let directory = directory(MANIFESTS);
-    let (out, log) = render(directory.path(), &["--udp-timeout=250ms", "--logtostderr", gate]);
+    let given = ["--udp-timeout=250ms", "--logtostderr", gate, "--cluster-cidr="];
+    let (out, log) = render(directory.path(), &given);
     assert!(out.contains("table ip kube-proxy"), "{out}");
     for word in [
         "--udp-timeout is a flag of old releases",
         "--logtostderr",
+        "--cluster-cidr is empty, with which kube-proxy may not start",
         "unrecognized feature gate: ExperimentalCriticalPodAnnotation",
     ] {
         let warned = |line: &str| line.starts_with('W') && line.contains(word);

@@ -65,6 +65,9 @@ pub enum Precedence {
     File,
 }
 
+/// The flags with whose empty values kube-proxy does not start.
+const NEVER_EMPTY: [&str; 2] = ["cluster-cidr", "logging-format"];
+
 /// A flag that was given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Given {
@@ -145,8 +148,8 @@ impl Flags {
     }
 
     /// The fields of KubeProxyConfiguration that the flags set, with their values. A flag whose
-    /// text is empty counts as not given, as with kube-proxy. `file_mode` is the mode in the file:
-    /// some flags set a field in the section of the mode.
+    /// text is empty counts as not given. `file_mode` is the mode in the file: some flags set a
+    /// field in the section of the mode.
     pub fn values(&self, file_mode: &str) -> Vec<FlagValue> {
         let (counting, _) = self.counting();
         let by_flag = counting.iter().find(|(flag, _)| flag.name == "proxy-mode");
@@ -204,9 +207,12 @@ impl Flags {
         let (counting, ignored) = self.counting();
         let mut warnings: Vec<String> = counting
             .iter()
-            .filter_map(|(flag, _)| match flag.status {
+            .filter_map(|(flag, given)| match flag.status {
                 Status::Gone(what) => {
                     Some(format!("--{} is a flag of old releases: {what}", flag.name))
+                }
+                _ if given.text.is_empty() && NEVER_EMPTY.contains(&flag.name) => {
+                    Some(format!("--{} is empty, with which kube-proxy may not start", flag.name))
                 }
                 _ => None,
             })
