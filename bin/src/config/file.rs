@@ -322,6 +322,8 @@ mod tests {
             "failed to decode: configSyncPeriod: time: unknown unit \"d\" in duration \"1d\""
         );
         assert!(refused("oomScoreAdj: high\n").starts_with("failed to decode: oomScoreAdj: "));
+        let size = refused("logging: {options: {json: {infoBufferSize: true}}}\n");
+        assert!(size.ends_with("infoBufferSize: a quantity such as 0 or \"64Ki\""), "{size}");
         let refusal = "failed to decode: detectLocal: invalid type: sequence, expected a map";
         assert_eq!(refused("detectLocal: [cbr0]\n"), refusal);
         let levels = refused("logging: {vmodule: [[a, 1]]}\n");

@@ -120,9 +120,9 @@ impl From<Quantity> for String {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a quantity such as 0 or \"64Ki\"")]
 enum QuantityForm {
-    Number(i64),
+    Number(serde_json::Number),
     Text(String),
 }
 

@@ -131,6 +131,8 @@ fn general(config: &KubeProxyConfiguration, errors: &mut Errors) {
         period,
         "must be greater than 0",
     );
+    let qps = config.client_connection.qps;
+    errors.require(qps.is_finite(), "ClientConnection.QPS", qps, "must be a finite number");
     let burst = config.client_connection.burst;
     errors.require(burst >= 0, "ClientConnection.Burst", burst, NOT_NEGATIVE);
     let version = &config.show_hidden_metrics_for_version;

@@ -301,6 +301,7 @@ mode: ipvs; ipvs: {tcpTimeout: -1s} -> KubeProxyIPVSConfiguration.TCPTimeout: In
 mode: ipvs; ipvs: {excludeCIDRs: [10.0.0.0]} -> KubeProxyIPVSConfiguration.ExcludeCidrs[0]: Invalid value: "10.0.0.0": must be a valid CIDR
 oomScoreAdj: 1001 -> KubeProxyLinuxConfiguration.OOMScoreAdj: Invalid value: 1001: must be within the range [-1000, 1000]
 configSyncPeriod: -1s -> ConfigSyncPeriod: Invalid value: "-1s": must be greater than 0
+clientConnection: {qps: 1e39} -> ClientConnection.QPS: Invalid value: inf: must be a finite number
 clientConnection: {burst: -1} -> ClientConnection.Burst: Invalid value: -1: must be greater than or equal to 0
 bindAddress: eth0 -> BindAddress: Invalid value: "eth0": not a valid textual representation of an IP address
 healthzBindAddress: "[fd00::1]" -> HealthzBindAddress: Invalid value: "[fd00::1]": must be IP:port
@@ -369,7 +370,7 @@ fn errors_of_logging_come_first() {
     let gates = "featureGates: {LoggingBetaOptions: false}\nlogging: {format: json}";
     assert!(refused(gates).ends_with("json is disabled, see LoggingBetaOptions feature"));
     let allowed = "featureGates: {LoggingAlphaOptions: true}\n\
-                   logging: {options: {text: {splitStream: true, infoBufferSize: 64Ki}}}";
+                   logging: {options: {text: {splitStream: true, infoBufferSize: 1.5}}}";
     let loaded = with_file(&format!("{HEAD}{allowed}"), &[]).unwrap();
     assert!(!loaded.config.logging.options.text.split_stream, "kube-proxy ignores it");
     let warning = "logging.options.text.splitStream has no effect in a file";
