@@ -4,6 +4,7 @@
 mod ask;
 mod bridges;
 mod cluster;
+mod configuration;
 mod conntrack;
 mod gates;
 mod modes;
@@ -32,11 +33,7 @@ use self::{
 };
 use crate::{
     Failure, backends,
-    config::{
-        self, Loaded,
-        cli::{self, OutputFormat},
-        flags::Flags,
-    },
+    config::{self, Loaded, cli::OutputFormat, flags::Flags},
     explain::{
         self,
         client::{self, ClientError},
@@ -148,19 +145,11 @@ pub fn run(flags: &Flags, format: OutputFormat) -> ExitCode {
 const OF_CONFIGURATION: [&str; 5] =
     ["config", "kubeconfig", "master", "manifests", "objects-socket"];
 
-/// Returns the flags of the running proxy, overridden by `own`, and the configuration that these
-/// lead to; `None` if no proxy answers, or its files cannot be read here.
-fn of_proxy(own: &Flags) -> Option<(Flags, Loaded)> {
-    let line = client::command_line(&explain::socket(own)).ok()?;
-    let flags = cli::parse(line).ok()?.flags.overridden_by(own);
-    let loaded = config::load(&flags, &backends::MODES).ok()?;
-    Some((flags, loaded))
-}
-
 fn check(own: &Flags) -> Result<Report, Failure> {
     let names_some = OF_CONFIGURATION.iter().any(|name| own.text(name).is_some());
-    let of_proxy = if names_some { None } else { of_proxy(own) };
-    let (flags, loaded) = match of_proxy {
+    let of_proxy = if names_some { Ok(None) } else { configuration::of_proxy(own) };
+    let (found, not_taken) = of_proxy.map_or_else(|why| (None, Some(why)), |found| (found, None));
+    let (flags, loaded) = match found {
         Some(found) => found,
         None => (own.clone(), config::load(own, &backends::MODES)?),
     };
@@ -168,6 +157,9 @@ fn check(own: &Flags) -> Result<Report, Failure> {
     let is_privileged = process::may_administer_networks();
     let proxies = Proxies::find(&loaded.settings, is_privileged);
     let mut report = Report::new(&loaded.settings.node.node_name);
+    if let Some(why) = not_taken {
+        report.add("configuration of the running proxy", Err(why));
+    }
     let known = Arc::new(Known {
         name_from: name_from(&flags, &loaded),
         loaded,

@@ -1,18 +1,15 @@
 //! Asking the running proxy over its socket.
 
 use std::{
-    ffi::{OsStr, OsString},
-    fs,
     io::{self, BufRead, BufReader, Read, Write},
     net::Shutdown,
-    os::unix::{ffi::OsStrExt, net::UnixStream},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
-use tokio::runtime;
 
 use super::{
     server::Request,
@@ -98,29 +95,6 @@ pub fn snapshot(path: &Path, output: &mut dyn Write) -> Result<(), Failure> {
 /// Returns the node and all Services.
 pub fn services(path: &Path) -> Result<Snapshot, ClientError> {
     Ok(snapshot::read(BufReader::new(send(path, &Request::Services)?))?)
-}
-
-/// Returns the command line of the proxy, if the proxy is the same user's, whose words can be
-/// trusted, and sees the same files.
-pub fn command_line(path: &Path) -> io::Result<Vec<OsString>> {
-    let stream = UnixStream::connect(path)?;
-    stream.set_nonblocking(true)?;
-    let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
-    let _entered = runtime.enter();
-    // A process of another PID namespace has no number here.
-    let peer = tokio::net::UnixStream::from_std(stream)?.peer_cred()?;
-    let proxy = peer.pid().unwrap_or(0);
-    let is_same = |name: &str| {
-        let own = fs::read_link(format!("/proc/self/{name}"))?;
-        io::Result::Ok(fs::read_link(format!("/proc/{proxy}/{name}"))? == own)
-    };
-    let is_own = peer.uid() == rustix::process::geteuid().as_raw();
-    if !(is_own && is_same("ns/mnt")? && is_same("cwd")?) {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    let line = fs::read(format!("/proc/{proxy}/cmdline"))?;
-    let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
-    Ok(words.map(|word| OsStr::from_bytes(word).to_owned()).collect())
 }
 
 fn send(path: &Path, request: &Request) -> Result<UnixStream, ClientError> {

@@ -1,9 +1,13 @@
 //! `switchyard doctor` asks the API server and the running proxy, and looks what becomes of Services.
 
 use std::{
+    fs::{self, Permissions},
     io::{Read, Write},
     net::TcpListener,
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        net::{UnixListener, UnixStream},
+    },
     path::Path,
     thread,
 };
@@ -15,8 +19,9 @@ use tempfile::TempDir;
 use crate::{
     doctor::{Examined, examine, node},
     manifests::{Manifests, NODE, service, slice},
-    namespace::HEALTH,
+    namespace::{HEALTH, Program},
     standin::{Cluster, run},
+    unprivileged::{Place, WITH_CAPABILITY},
 };
 
 /// The checks that were not made, with the reasons.
@@ -109,12 +114,42 @@ fn the_api_server_and_node_ports_are_looked_at_without_a_proxy() {
 fn the_configuration_is_that_of_the_running_proxy() {
     run(|namespace| async move {
         let cluster = Cluster::start().await;
-        let socket = format!("--local-socket={}/proxy.sock", cluster.directory.path().display());
-        let _program = cluster.run_program(&namespace, &[&socket]);
-        namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
-        let found = tokio::task::block_in_place(|| examine(&namespace, &[&socket]));
-        let asks_server = !not_made(&found).iter().any(|(check, _)| *check == "API server");
-        assert!(asks_server, "{}", found.report);
+        let place = Place::new();
+        let directory = place.program().with_file_name("cluster");
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+        let kubeconfig = directory.join("kubeconfig");
+        cluster.server.write_kubeconfig(&kubeconfig);
+        fs::set_permissions(&kubeconfig, Permissions::from_mode(0o644)).unwrap();
+        // The reason why nothing is asked of the API server.
+        let look = |setpriv: Option<&str>, directory: &Path, kubeconfig: &Path| {
+            let sockets = TempDir::new().unwrap();
+            chown(sockets.path(), Some(setpriv.map_or(0, |_| 65532)), None).unwrap();
+            let socket = format!("--local-socket={}/proxy.sock", sockets.path().display());
+            let mut command = match setpriv {
+                Some(setpriv) => place.command(&namespace, setpriv),
+                None => namespace.switchyard(&[]),
+            };
+            command.args([&socket, "--hostname-override=node-1", "--conntrack-max-per-core=0"]);
+            command.arg(format!("--kubeconfig={}", kubeconfig.display())).current_dir(directory);
+            let program = Program::spawn(command);
+            namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
+            let found = examine(&namespace, &[&socket]);
+            program.terminate();
+            let concerns = ["configuration of the running proxy", "API server"];
+            let reason = not_made(&found).into_iter().find(|(check, _)| concerns.contains(check));
+            reason.map(|(_, reason)| reason.to_owned())
+        };
+        tokio::task::block_in_place(|| {
+            assert_eq!(look(None, Path::new("/"), &kubeconfig), None);
+            let reason = look(None, &directory, Path::new("kubeconfig")).unwrap();
+            assert!(reason.starts_with("kubeconfig kubeconfig is another file here"), "{reason}");
+            assert_eq!(look(Some(WITH_CAPABILITY), Path::new("/"), &kubeconfig), None);
+            // It could name a program, which root would run.
+            chown(&kubeconfig, Some(65532), None).unwrap();
+            let reason = look(Some(WITH_CAPABILITY), Path::new("/"), &kubeconfig).unwrap();
+            assert!(reason.contains("is not root's alone to write"), "{reason}");
+        });
     });
 }
 

@@ -15,7 +15,7 @@ pub(crate) const AS_USER: &str = "--reuid 65532 --regid 65532 --clear-groups --i
                        --bounding-set=-all,+net_admin --";
 
 /// Starts what follows as user 65532 with CAP_NET_ADMIN and nothing else, now or later.
-const WITH_CAPABILITY: &str = "--reuid 65532 --regid 65532 --clear-groups --no-new-privs --inh-caps=-all,+net_admin \
+pub(crate) const WITH_CAPABILITY: &str = "--reuid 65532 --regid 65532 --clear-groups --no-new-privs --inh-caps=-all,+net_admin \
      --ambient-caps=-all,+net_admin --bounding-set=-all,+net_admin --";
 
 /// The program and a manifest of a node, for everybody to read.
