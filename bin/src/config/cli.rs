@@ -138,22 +138,38 @@ const SINCE: &str = "since";
 const TRACE: &str = "trace";
 const FOR: &str = "for";
 const PACKETS: &str = "packets";
+/// The flags that have the program do something else, which no subcommand takes.
+const OF_PROXY_ALONE: [&str; 4] = ["write-config-to", "cleanup", "cleanup-iptables", "init-only"];
 /// The times that `trace` takes.
 const TRACE_TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
 
 /// Parses the arguments, the first of which is the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, EarlyExit> {
     let mut called_as = CalledAs::Switchyard;
+    let mut first = None;
     let parse = |command: &mut Command| {
         let arguments = parse::normalized(arguments)?;
         called_as = CalledAs::from_program(arguments.first());
+        first = arguments.get(1).cloned();
         *command = std::mem::take(command).name(called_as.as_str());
         Ok(command.try_get_matches_from_mut(arguments))
     };
     let mut command = command();
     let parsed = parse(&mut command);
-    let usage =
-        |error| EarlyExit::Usage { usage: command.clone().render_help().to_string(), error };
+    let usage = |error| {
+        let mut command = command.clone();
+        let of_subcommand = first.as_ref().and_then(|name| command.find_subcommand_mut(name));
+        let usage = match of_subcommand {
+            Some(one) => format!(
+                "{}\n\nsee {} {} --help\n",
+                one.render_usage(),
+                called_as.as_str(),
+                one.get_name()
+            ),
+            None => command.render_help().to_string(),
+        };
+        EarlyExit::Usage { usage, error }
+    };
     let matches = match parsed.map_err(usage)? {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
@@ -181,6 +197,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, Early
     };
     let takes_words = [EXPLAIN, TRACE].contains(&name);
     let flags = parse::flags(matches, called_as.precedence(), takes_words).map_err(usage)?;
+    let is_given = |flag: &&&str| flags.written(flag).is_some();
+    if let Some(flag) = OF_PROXY_ALONE.iter().find(is_given).filter(|_| subcommand.is_some()) {
+        return Err(usage(UsageError::UnknownFlag(format!("--{flag}"))));
+    }
     Ok(Cli { called_as, command: subcommand, flags })
 }
 
@@ -277,9 +297,13 @@ fn command() -> Command {
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true);
     let main = parse::with_flags(main).subcommands(manual::subcommands());
+    let with_flags = |command| {
+        let hide = |command: Command, flag| command.mut_arg(flag, |flag: Arg| flag.hide(true));
+        OF_PROXY_ALONE.into_iter().fold(parse::with_flags(command), hide)
+    };
     [render, doctor, explain, verify, top, trace, snapshot]
         .into_iter()
-        .fold(main, |main, command| main.subcommand(parse::with_flags(command)))
+        .fold(main, |main, command| main.subcommand(with_flags(command)))
 }
 
 fn format(matches: &clap::ArgMatches) -> RenderFormat {

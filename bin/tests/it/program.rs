@@ -132,6 +132,12 @@ fn what_is_not_a_flag_is_an_error() {
         (&["nonsense"], "unknown command \"nonsense\""),
         (&["--cleanup", "true"], "unknown command \"true\""),
         (&["explain", "--no-such-flag"], "unknown flag: --no-such-flag"),
+        (&["explain", "--cleanup", "a/b"], "unknown flag: --cleanup"),
+        (
+            &["explain", "a/b", "-o", "yaml"],
+            "invalid value 'yaml' for '--output <FORMAT>' [possible values: text, json]",
+        ),
+        (&["completions"], "the following required arguments were not provided: <SHELL>"),
         (
             &["explain", "--since=-5m"],
             "invalid value '-5m' for '--since <DURATION>': must be greater than or equal to 0",
@@ -147,6 +153,9 @@ fn what_is_not_a_flag_is_an_error() {
         let (out, err) = expect(status, arguments);
         assert_eq!(out, "");
         assert!(err.contains("Usage: switchyard"), "{arguments:?}: {err}");
+        let is_short = err.lines().count() < 9 && err.contains("\nsee switchyard ");
+        assert_eq!(is_short, !err.contains("--masquerade-all"), "{arguments:?}: {err}");
+        assert_eq!(is_short, ["explain", "verify", "completions"].contains(&arguments[0]));
         assert_eq!(err.lines().last(), Some(&*format!("Error: {message}")), "{arguments:?}");
     }
 }

@@ -179,8 +179,10 @@ pub fn usage_error(error: &clap::Error) -> UsageError {
             UsageError::NoValue(argument())
         }
         _ => {
+            // With the values that are possible, or the arguments that are missing.
             let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
+            let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+            let line = lines.collect::<Vec<_>>().join(" ");
             UsageError::Other(line.trim_start_matches("error: ").to_owned())
         }
     }
