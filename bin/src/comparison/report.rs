@@ -77,6 +77,9 @@ pub struct Report {
     pub different: usize,
     /// The numbers of those that it means, by reasons.
     pub meant: BTreeMap<&'static str, usize>,
+    /// Whether a family's table is missing.
+    #[serde(skip)]
+    pub lacks_tables: bool,
     /// The numbers of classes that differ, by Services.
     #[serde(skip)]
     pub of_services: BTreeMap<Option<String>, usize>,
@@ -98,6 +101,7 @@ impl Report {
     ) -> Result<(), TransportError> {
         let family = table.family;
         let Some(program) = Program::read(table, limit)? else {
+            self.lacks_tables = true;
             self.add(Difference {
                 service: None,
                 to: format!("all Services of the table {table}"),
@@ -299,10 +303,13 @@ impl fmt::Display for Difference {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { classes, services, milliseconds, .. } = self;
+        let Self { classes, services, milliseconds, lacks_tables, .. } = self;
         let of = format!("{classes} classes of packets, {services} Services, in {milliseconds} ms");
         match self.different {
             0 => writeln!(f, "kernel = objects: {of}")?,
+            _ if *classes == 0 && *lacks_tables => {
+                writeln!(f, "kernel != objects: no table of a proxy is in this network namespace")?;
+            }
             count => writeln!(f, "kernel != objects: {count} of {of}")?,
         }
         if self.of_kube_proxy {
