@@ -31,6 +31,11 @@ fn is_reader_gone(error: &(dyn Error + 'static)) -> bool {
     written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Returns a number with its noun.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Prints lines with such names to standard output. Whoever puts the lines together has escaped
 /// line feeds in the names.
 ///

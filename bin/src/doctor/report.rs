@@ -5,6 +5,8 @@ use std::{error::Error, fmt, process::ExitCode};
 use serde::{Serialize, Serializer};
 use switchyard_core::{error::ErrorChain, explain::Printable, model::Code};
 
+use crate::printable::counted;
+
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -101,11 +103,6 @@ impl Report {
         let count = self.findings.iter().filter(|finding| finding.level == level).count();
         counted(count, level.as_str())
     }
-}
-
-/// Returns a number with its noun.
-pub fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 impl fmt::Display for Report {

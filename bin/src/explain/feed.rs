@@ -34,7 +34,7 @@ use tokio::{
     },
 };
 
-use super::history::is_changed;
+use super::history::{in_milliseconds, is_changed};
 use crate::{
     config::release,
     local_socket::{ProblemLine, send_all},
@@ -72,7 +72,7 @@ enum Line<'a> {
     #[serde(rename_all = "camelCase")]
     Report { service_port: Option<&'a ServicePortId>, reason: &'a str },
     /// Another program has changed what was programmed.
-    Drift { at: Timestamp, by: Option<&'a str> },
+    Drift { at: String, by: Option<&'a str> },
     /// The last line.
     End { reason: &'a str },
 }
@@ -81,7 +81,7 @@ enum Line<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SyncLine<'a> {
-    at: Timestamp,
+    at: String,
     milliseconds: f64,
     /// The time since the oldest change arrived.
     latency_milliseconds: Option<f64>,
@@ -238,7 +238,10 @@ impl Observer for Feeds {
                 push_line(Line::Problem((*problem).into()), &mut push);
             }
             EngineEvent::ExternallyChanged(ExternalChange::Changed { by }) => {
-                push_line(Line::Drift { at: Timestamp::now(), by: by.as_deref() }, &mut push);
+                push_line(
+                    Line::Drift { at: in_milliseconds(Timestamp::now()), by: by.as_deref() },
+                    &mut push,
+                );
             }
             _ => {}
         }
@@ -253,7 +256,7 @@ fn sync_line<'a>(
 ) -> SyncLine<'a> {
     let Drift { objects, examples } = &report.drift;
     SyncLine {
-        at: Timestamp::now(),
+        at: in_milliseconds(Timestamp::now()),
         milliseconds: duration.as_secs_f64() * 1000.0,
         latency_milliseconds: None,
         error: None,

@@ -154,7 +154,8 @@ impl History {
     /// Whether a sync has ended, or failed, at this time or later.
     pub fn has_synced_since(&self, time: Timestamp) -> bool {
         let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        syncs.back().is_some_and(|last| last.at.parse().is_ok_and(|at: Timestamp| at >= time))
+        let is_since = |at: Timestamp| at.as_millisecond() >= time.as_millisecond();
+        syncs.back().is_some_and(|last| last.at.parse().is_ok_and(is_since))
     }
 
     /// Returns the last change of this Service, as [`last_changes`](Self::last_changes) has it.
@@ -282,7 +283,7 @@ impl Observer for History {
             .collect();
         let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
         self.add(Sync {
-            at: now.to_string(),
+            at: in_milliseconds(now),
             milliseconds: milliseconds(duration),
             latency_milliseconds: latency.map(milliseconds),
             error,
@@ -291,6 +292,11 @@ impl Observer for History {
             ports: remembered,
         });
     }
+}
+
+/// Returns a time as RFC 3339 has it, to the millisecond.
+pub(super) fn in_milliseconds(time: Timestamp) -> String {
+    format!("{time:.3}")
 }
 
 /// Whether a port differs. A resync shows all ports, most of which are the same value.

@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 
 use super::{
     flows::FlowReader,
-    history::History,
+    history::{History, in_milliseconds},
     service_flows::{Counts, ServiceCounts, ServiceFlows},
 };
 use crate::{
@@ -30,6 +30,7 @@ use crate::{
         status::{Status, StatusSources},
     },
     pace::Pace,
+    printable::counted,
 };
 
 const MOST_EVENTS: usize = 20;
@@ -280,7 +281,7 @@ impl Top {
         let services = shown.collect();
         let now = Timestamp::now();
         Self {
-            at: now.to_string(),
+            at: in_milliseconds(now),
             node: status.node.clone(),
             mode: sources.mode.as_str().to_owned(),
             version: status.version.to_owned(),
@@ -322,9 +323,11 @@ fn events(status: &Status, history: &History, now: Timestamp) -> Vec<TopEvent> {
         .collect();
     if let Some(drift) = &status.last_drift {
         let ago = SignedDuration::from_secs(i64::try_from(drift.seconds_ago).unwrap_or(i64::MAX));
-        let at = now.checked_sub(ago).unwrap_or(Timestamp::MIN).to_string();
+        let at = in_milliseconds(now.checked_sub(ago).unwrap_or(Timestamp::MIN));
         let by = drift.by.as_deref().unwrap_or("another program");
-        let text = format!("{by} changed the rules; {} objects were repaired", drift.objects);
+        let were = if drift.objects == 1 { "was" } else { "were" };
+        let objects = counted(drift.objects, "object");
+        let text = format!("{by} changed the rules; {objects} {were} repaired");
         let place = events.partition_point(|event| event.at > at);
         events.insert(place, TopEvent { at, text });
     }

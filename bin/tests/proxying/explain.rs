@@ -84,6 +84,9 @@ fn a_running_proxy_answers_its_own_user() {
         text.split_once(" node-1, nftables").unwrap().1.to_owned()
     });
     assert_eq!(shown, live);
+    let (status, text) = Namespace::new().answer(&["verify", "--from", from]);
+    let without_tables = "kernel != objects: no table of a proxy is in this network namespace\n";
+    assert!(status == Some(1) && text.starts_with(without_tables), "{text}");
     manifests.write("all", &format!("{NODE}{web}"));
     let refused = || {
         let (status, text) = namespace.answer(&["explain", "shop/web", &flag]);
@@ -92,7 +95,8 @@ fn a_running_proxy_answers_its_own_user() {
     until("the Service has no endpoint, in the kernel as well", refused);
     let text = run(1, &["explain", "shop/web", &flag]);
     let change = text.split("\nlast change  ").nth(1).unwrap().lines().next().unwrap();
-    assert!(change.contains(", in the kernel after "), "{text}");
+    let (time, _) = change.split_once("Z, in the kernel after ").expect(change);
+    assert_eq!(time.len(), "2026-11-27T19:30:29.431".len(), "{text}");
     assert!(change.ends_with(" ms -10.0.0.5:8080"), "{text}");
     let changes = run(0, &["explain", "--since", "1h", "shop/web", &flag]);
     assert!(changes.ends_with("\n    shop/web (TCP, IPv4) -10.0.0.5:8080\n"), "{changes}");

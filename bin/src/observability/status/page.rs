@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Write};
 use switchyard_core::explain::{Printable, age};
 
 use super::{Conntrack, Destination, NotAsAsked, Status, WatchState};
+use crate::printable::counted;
 
 /// The looks of the page: one column on a phone, light or dark as the reader's system is.
 const STYLE: &str = "
@@ -147,7 +148,7 @@ impl Status {
                 "by",
                 drift.by.as_deref().unwrap_or("a program that the kernel does not name"),
             ),
-            Row::new("repaired", format!("{} objects", drift.objects)),
+            Row::new("repaired", counted(drift.objects, "object")),
         ];
         rows.extend(drift.examples.iter().map(|example| Row::new("such as", example)));
         rows
