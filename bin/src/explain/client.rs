@@ -25,8 +25,8 @@ const PATIENCE: Duration = WAIT.saturating_mul(2);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error(
-        "cannot reach a running proxy at {0}; run this as its user, name its --local-socket, or use \
-         --manifests DIR or --from FILE"
+        "cannot reach a running proxy at {0}; run this as its user, or name its --local-socket \
+         (explain, trace and verify can do without one: --manifests DIR or --from FILE)"
     )]
     Connect(PathBuf, #[source] io::Error),
     #[error("the connection to the proxy failed")]

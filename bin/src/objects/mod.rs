@@ -94,7 +94,7 @@ pub struct ClientLink {
 async fn open(path: &Path) -> io::Result<(UnixListener, Option<(u64, u64)>)> {
     let path = path.to_owned();
     let open = move || {
-        let listener = local_socket::open(&path)?.ok_or(io::ErrorKind::NotFound)?;
+        let listener = local_socket::open(&path)?.ok_or(rustix::io::Errno::NOENT)?;
         Ok::<_, io::Error>((listener, identity(&path)))
     };
     let (listener, identity) = spawn_blocking(open).await.map_err(io::Error::other)??;
