@@ -7,16 +7,25 @@ use ipnet::IpNet;
 use switchyard_core::{
     config::{LocalPodsConfig, NodePortAddressConfig},
     model::{IpFamily, PerFamily, parse_cidr, parse_ip},
+    proxier::Mode,
     track::NodeFacts,
 };
 
-use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
+use crate::{
+    config::{
+        settings::{BackendSettings, Settings},
+        v1alpha1::KubeProxyConfiguration,
+    },
+    process,
+};
 
 /// The fields of the configuration that are checked, and the families that the node supports.
 #[derive(Clone, Debug)]
 pub struct NodeConfigCheck {
     bind_address: Option<IpAddr>,
     node_port_addresses: Vec<NodePortAddressConfig>,
+    /// Whether Services are served at loopback addresses alone.
+    is_at_loopback: bool,
     cluster_cidrs: Vec<IpNet>,
     exclude_cidrs: Vec<IpNet>,
     source_vip: Option<IpAddr>,
@@ -60,6 +69,7 @@ impl NodeConfigCheck {
         Self {
             bind_address: settings.node.bind_address,
             node_port_addresses: settings.node.node_port_addresses.clone(),
+            is_at_loopback: is_at_loopback(&settings.backend),
             cluster_cidrs: nets(&mut config.cluster_cidr.split(',')),
             exclude_cidrs: nets(&mut config.ipvs.exclude_cidrs.iter().map(String::as_str)),
             source_vip: parse_ip(&config.winkernel.source_vip).ok(),
@@ -89,6 +99,9 @@ impl NodeConfigCheck {
     /// suggests.
     fn node_ports(&self, primary: IpFamily, facts: &NodeFacts) -> Option<String> {
         let entries = self.expanded(facts);
+        if entries.is_empty() && self.is_at_loopback {
+            return None;
+        }
         if entries.is_empty() {
             let (is_so, remedy) = if self.node_port_addresses.is_empty() {
                 ("is unset", "; consider nodePortAddresses: [primary]")
@@ -175,6 +188,14 @@ impl NodeConfigCheck {
     }
 }
 
+/// Whether userspace mode captures traffic at loopback addresses, as it is named or as without
+/// CAP_NET_ADMIN there is no other way.
+fn is_at_loopback(BackendSettings { mode, userspace, .. }: &BackendSettings) -> bool {
+    let named = userspace.capture.as_deref();
+    *mode == Mode::USERSPACE
+        && named.map_or_else(|| !process::may_administer_networks(), |name| name == "loopback")
+}
+
 fn other(family: IpFamily) -> IpFamily {
     match family {
         IpFamily::V4 => IpFamily::V6,
@@ -237,6 +258,7 @@ mod tests {
             (&["--metrics-bind-address=[::1]:1", "--healthz-bind-address=::1"], &["10.0.0.1"], &[]),
             (&["--nodeport-addresses=primary,localhost"], &["10.0.0.1"], &[]),
             (&["--nodeport-addresses=localhost"], &["10.0.0.1"], &[]),
+            (&["--proxy-mode=userspace", "--userspace-capture=loopback"], &["10.0.0.1"], &[]),
             (
                 &[
                     "--nodeport-addresses=10.0.0.0/8,fd00::/8",
