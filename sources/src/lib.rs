@@ -16,3 +16,5 @@
 pub mod kube;
 #[cfg(feature = "manifests")]
 pub mod manifests;
+#[cfg(any(feature = "kube", feature = "manifests"))]
+mod wording;

@@ -7,6 +7,8 @@ use serde_json::value::RawValue;
 use serde_path_to_error::{Deserializer as Tracked, Segment, Track};
 use serde_saphyr::MessageFormatter as _;
 
+use crate::wording::worded;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Syntax {
     Yaml,
@@ -103,8 +105,10 @@ impl<'t> Document<'t> {
                 |yaml| seed.deserialize(Tracked::new(yaml, &mut track)),
             )
             .map_err(|error| {
-                let line = error.location().map(|location| location.line());
-                (line, serde_saphyr::UserMessageFormatter.format_message(&error).into_owned())
+                let at = error.location();
+                let value = at.and_then(|at| scalar(self.text, at.line(), at.column()));
+                let message = serde_saphyr::UserMessageFormatter.format_message(&error);
+                (at.map(|at| at.line()), worded(&message, value))
             }),
             Syntax::Json => {
                 let mut json = serde_json::Deserializer::from_str(self.text);
@@ -153,10 +157,14 @@ fn json_line(error: &serde_json::Error) -> Option<u64> {
 /// Returns the decoder's message without the position, which is reported separately.
 fn json_message(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
+    worded(&text[..text.rfind(" at line ").unwrap_or(text.len())], None)
+}
+
+/// Returns the plain scalar at a line and a column, both from 1.
+fn scalar(text: &str, line: u64, column: u64) -> Option<&str> {
+    let line = text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?;
+    let (start, _) = line.char_indices().nth(usize::try_from(column).ok()?.checked_sub(1)?)?;
+    line[start..].split([',', '}', ']', '#']).next().map(str::trim_end)
 }
 
 /// Splits a file into documents. The error concerns the text after the last document.

@@ -17,6 +17,8 @@ use switchyard_core::objects::{
     EndpointSlice, Kind, Metadata, Node, Object, ObjectKey, Service, ServiceCidr,
 };
 
+use crate::wording::worded;
+
 /// Why an answer, or an event, cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DecodeError {
@@ -152,7 +154,7 @@ fn decode_tracked<T: DecodableObject>(text: &str) -> Result<Object, Fault> {
             let end = message.rfind(" at line ").unwrap_or(message.len());
             Err(Fault {
                 field: if field == "." { String::new() } else { field },
-                message: message[..end].to_owned(),
+                message: worded(&message[..end], None),
             })
         }
     }

@@ -127,7 +127,7 @@ items:
     let problems = problems(&content);
     assert_eq!(problems.len(), 3, "{problems:#?}");
     for (problem, start) in problems.iter().zip([
-        "x.yaml, document 1, line 7: Service default/a: spec.ports[1].port: ",
+        "x.yaml, document 1, line 7: Service default/a: spec.ports[1].port: `http` is not a whole number",
         "x.yaml, document 2, line 17: Service default/c: spec.clusterIPs: ",
         "x.yaml, document 2, line 18: Service default/d: spec.ports[0].nodePort: ",
     ]) {
@@ -219,7 +219,7 @@ fn an_object_alone_is_decoded_as_one_of_a_file() {
         ),
         (
             r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": [{"port": "x"}]}}"#,
-            "Service default/a; spec.ports[0].port: invalid type: string \"x\", expected i64",
+            "Service default/a; spec.ports[0].port: invalid type: string \"x\", expected a whole number of 64 bits",
         ),
         (
             r#"{"kind": "Node", "metadata": {"name": "a"}}"#,
