@@ -1,6 +1,6 @@
 //! Services: from the object to ports, addresses per family, and policies.
 
-use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{mem, net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 
@@ -253,8 +253,11 @@ fn parse_addresses(
             retain_distinct(&mut of_family.load_balancer_ips);
             match ranges.get(family) {
                 Some(ranges) => of_family.source_ranges.clone_from(ranges),
-                // Without any range, all sources would be allowed.
-                None => of_family.load_balancer_ips.clear(),
+                // Without any range, all sources would be allowed; as external IPs, too.
+                None => {
+                    let closed = mem::take(&mut of_family.load_balancer_ips);
+                    of_family.external_ips.retain(|ip| !closed.contains(ip));
+                }
             }
         }
     }

@@ -374,8 +374,9 @@ fn source_ranges_guard_load_balancer_addresses_only() {
         let problems = cluster.apply(&[ranges(texts), node.clone()]);
         assert_eq!(problems.len(), count, "{problems:?}");
         let frontends = &cluster.port("web", "http").frontends;
-        let is_guarded =
-            |frontend: &Frontend| matches!(frontend.at, FrontendAddress::LoadBalancerIp(_));
+        // Nor as the external IP that it is, too.
+        let guarded = Some("192.0.2.7".parse().unwrap());
+        let is_guarded = |frontend: &Frontend| frontend.at.ip() == guarded;
         assert_eq!(frontends.iter().any(is_guarded), is_served, "{texts:?}: {frontends:?}");
     }
 }
