@@ -50,6 +50,8 @@ const LONGEST: Duration = Duration::from_secs(20);
 /// The facts that all checks share.
 struct Known {
     loaded: Loaded,
+    /// Whether flags name the configuration, or the running proxy has it.
+    is_configured: bool,
     /// The origin of the node's name, in words.
     name_from: &'static str,
     /// The proxy that runs on this node, and what proxies have left.
@@ -149,6 +151,7 @@ fn check(own: &Flags) -> Result<Report, Failure> {
     let names_some = OF_CONFIGURATION.iter().any(|name| own.text(name).is_some());
     let of_proxy = if names_some { Ok(None) } else { configuration::of_proxy(own) };
     let (found, not_taken) = of_proxy.map_or_else(|why| (None, Some(why)), |found| (found, None));
+    let is_configured = names_some || found.is_some();
     let (flags, loaded) = match found {
         Some(found) => found,
         None => (own.clone(), config::load(own, &backends::MODES)?),
@@ -163,6 +166,7 @@ fn check(own: &Flags) -> Result<Report, Failure> {
     let known = Arc::new(Known {
         name_from: name_from(&flags, &loaded),
         loaded,
+        is_configured,
         proxies,
         is_privileged,
         socket: explain::socket(own),

@@ -105,19 +105,22 @@ fn default_interfaces(routes: &str) -> BTreeSet<String> {
     routes.lines().filter_map(interface).collect()
 }
 
-/// Finds node ports that localhost does not serve, though a proxy in iptables mode has them there.
+/// Finds node ports that localhost does not serve, though a proxy is to have them there.
 pub(super) fn localhost(known: &Known) -> Outcome {
-    if known.proxies.mode != Some(Mode::IPTABLES) {
-        return Ok(Vec::new());
-    }
-    let settings = known.loaded.with_mode(Mode::IPTABLES)?;
-    let is_served =
-        settings.node.localhost_node_ports && known.loaded.config.node_port_addresses.is_empty();
+    let names_addresses = !known.loaded.config.node_port_addresses.is_empty();
+    let mode = known.proxies.mode.filter(|mode| match *mode {
+        Mode::IPTABLES => true,
+        // Genuine kube-proxy needs a gate for it, and the default depends on the configuration.
+        Mode::NFTABLES => known.proxies.is_ours && (known.is_configured || names_addresses),
+        _ => false,
+    });
+    let Some(mode) = mode else { return Ok(Vec::new()) };
+    let is_served = known.loaded.with_mode(mode)?.node.serves_localhost();
     let found = (is_served && !routes_localnet()).then(|| Finding {
         code: Code::new("SWY0404"),
         level: Level::Warning,
         finding: "Node ports do not answer on 127.0.0.1".to_owned(),
-        because: "the proxy serves them there, and net.ipv4.conf.all.route_localnet is 0"
+        because: "the proxy is to serve them there, and net.ipv4.conf.all.route_localnet is 0"
             .to_owned(),
         remedy:
             "sysctl -w net.ipv4.conf.all.route_localnet=1, or iptables.localhostNodePorts: false"

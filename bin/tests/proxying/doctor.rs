@@ -249,14 +249,22 @@ fn chains_of_iptables_legacy_are_found() {
 
 #[test]
 fn localhost_that_is_not_routed_is_found() {
-    let namespace = node();
     let manifests = Manifests::new(NODE);
-    let _program = manifests.serve(&namespace, &["--proxy-mode=iptables"]);
-    assert_eq!(examine(&namespace, &[]).codes(), [""; 0]);
-    namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", "0")]).unwrap();
-    let found = examine(&namespace, &[]);
-    assert_eq!((found.status, found.codes()), (1, vec!["SWY0404"]));
-    assert_eq!(examine(&namespace, &["--iptables-localhost-nodeports=false"]).codes(), [""; 0]);
+    for (mode, served, left_out) in [
+        ("iptables", &[][..], "--nodeport-addresses=192.0.2.0/24"),
+        ("nftables", &["--nodeport-addresses=primary,localhost"], "--nodeport-addresses=primary"),
+    ] {
+        let namespace = node();
+        let _program =
+            manifests.serve(&namespace, &[&[&*format!("--proxy-mode={mode}")], served].concat());
+        assert_eq!(examine(&namespace, served).codes(), [""; 0]);
+        namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", "0")]).unwrap();
+        let found = examine(&namespace, served);
+        assert_eq!((found.status, found.codes()), (1, vec!["SWY0404"]), "{mode}");
+        for other in ["--iptables-localhost-nodeports=false", left_out] {
+            assert_eq!(examine(&namespace, &[other]).codes(), [""; 0], "{mode} {other}");
+        }
+    }
 }
 
 #[test]
