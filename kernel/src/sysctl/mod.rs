@@ -39,6 +39,7 @@ pub fn set_sysctl(path: &Path, value: &'static str) -> Result<(), SysctlError> {
         source,
     })?;
     tracing::info!(
+        target: "switchyard_kernel::v1",
         path = %path.display(),
         from = before.as_ref().map_or("", |text| text.trim()),
         to = value,
