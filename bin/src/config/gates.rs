@@ -55,10 +55,15 @@ const KNOWN: &[(&str, Stage)] = &[
     (IPVS, Stage::Stable),
     ("ComponentFlagz", Stage::Beta),
     ("ComponentStatusz", Stage::Beta),
+    ("NativeHistograms", Stage::Alpha),
     ("ContextualLogging", Stage::Beta),
     (LOGGING_ALPHA, Stage::Alpha),
     (LOGGING_BETA, Stage::Beta),
     ("WatchListClient", Stage::Beta),
+    ("ClientsAllowCBOR", Stage::Alpha),
+    ("ClientsPreferCBOR", Stage::Alpha),
+    ("InOrderInformers", Stage::Locked),
+    ("InformerResourceVersion", Stage::Stable),
     ("NFTablesProxyMode", Stage::Locked),
 ];
 

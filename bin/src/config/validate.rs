@@ -131,8 +131,6 @@ fn general(config: &KubeProxyConfiguration, errors: &mut Errors) {
         period,
         "must be greater than 0",
     );
-    let qps = config.client_connection.qps;
-    errors.require(qps.is_finite(), "ClientConnection.QPS", qps, "must be a finite number");
     let burst = config.client_connection.burst;
     errors.require(burst >= 0, "ClientConnection.Burst", burst, NOT_NEGATIVE);
     let version = &config.show_hidden_metrics_for_version;
@@ -263,9 +261,9 @@ fn local_traffic(config: &KubeProxyConfiguration, errors: &mut Errors) {
 fn interface_name(path: &str, name: &str, errors: &mut Errors) {
     if name.is_empty() {
         errors.invalid_text(path, name, "must not be empty");
-    } else if name.len() > 15 || name.contains(|c: char| c == '/' || c.is_whitespace()) {
+    } else if name.len() > 15 || name.contains(char::is_whitespace) {
         let why = "no interface can have this name: \
-                   must have at most 15 bytes, none of them / or white space";
+                   must have at most 15 bytes, and no white space";
         errors.invalid_text(path, name, why);
     }
 }

@@ -19,7 +19,11 @@ case $1 in
         *k8s-app=kube-proxy*) sed -n 's/^kubeadm: //p' "$STUB/pods" ;;
         *) sed '/^kubeadm: /d' "$STUB/pods" ;;
     esac ;;
-    exec) echo "an answer"; exit 5 ;;
+    exec) case "$*" in
+        *genuine*) exit 126 ;;
+        *--version) exit 0 ;;
+        *) echo "an answer"; exit 5 ;;
+    esac ;;
 esac
 "#;
 
@@ -87,4 +91,8 @@ fn the_plugin_runs_nothing_else() {
             "{arguments:?} {text}"
         );
     }
+    let pod = "kubeadm: kube-system genuine \n";
+    let (status, text, _) = plugin(pod, &["doctor", "--node", "node-1"]);
+    let expected = "the pod genuine on the node node-1 does not run switchyard\n";
+    assert_eq!((status, text.as_str()), (4, expected));
 }

@@ -301,7 +301,6 @@ mode: ipvs; ipvs: {tcpTimeout: -1s} -> KubeProxyIPVSConfiguration.TCPTimeout: In
 mode: ipvs; ipvs: {excludeCIDRs: [10.0.0.0]} -> KubeProxyIPVSConfiguration.ExcludeCidrs[0]: Invalid value: "10.0.0.0": must be a valid CIDR
 oomScoreAdj: 1001 -> KubeProxyLinuxConfiguration.OOMScoreAdj: Invalid value: 1001: must be within the range [-1000, 1000]
 configSyncPeriod: -1s -> ConfigSyncPeriod: Invalid value: "-1s": must be greater than 0
-clientConnection: {qps: 1e39} -> ClientConnection.QPS: Invalid value: inf: must be a finite number
 clientConnection: {burst: -1} -> ClientConnection.Burst: Invalid value: -1: must be greater than or equal to 0
 bindAddress: eth0 -> BindAddress: Invalid value: "eth0": not a valid textual representation of an IP address
 healthzBindAddress: "[fd00::1]" -> HealthzBindAddress: Invalid value: "[fd00::1]": must be IP:port
@@ -314,7 +313,7 @@ nodePortAddresses: [primary, loopback] -> NodePortAddresses[1]: Invalid value: "
 nodePortAddresses: [10.0.0.0/8, x] -> NodePortAddresses[1]: Invalid value: "x": must be a valid CIDR
 detectLocalMode: x -> DetectLocalMode: Unsupported value: "x": supported values: "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix", ""
 detectLocalMode: BridgeInterface -> DetectLocalConfiguration.InterfaceName: Invalid value: "": must not be empty
-detectLocalMode: BridgeInterface; detectLocal: {bridgeInterface: a/b} -> DetectLocalConfiguration.InterfaceName: Invalid value: "a/b": no interface can have this name: must have at most 15 bytes, none of them / or white space
+detectLocalMode: BridgeInterface; detectLocal: {bridgeInterface: a b} -> DetectLocalConfiguration.InterfaceName: Invalid value: "a b": no interface can have this name: must have at most 15 bytes, and no white space
 detectLocalMode: InterfaceNamePrefix; detectLocal: {interfaceNamePrefix: "veth 1"} -> DetectLocalConfiguration.InterfacePrefix: Invalid value: "veth 1": no interface can have this name
 detectLocalMode: InterfaceNamePrefix; detectLocal: {interfaceNamePrefix: "1234567890123456"} -> DetectLocalConfiguration.InterfacePrefix: Invalid value: "1234567890123456": no interface can have this name
 conntrack: {maxPerCore: -1} -> KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration.MaxPerCore: Invalid value: -1: must be greater than or equal to 0
