@@ -456,11 +456,7 @@ impl Tracker {
         match key.kind {
             Kind::Service => self.remove_service(&ServiceName::new(&key.namespace, &key.name)),
             Kind::EndpointSlice => {
-                for service in self.slices.remove(&key.namespace, &key.name) {
-                    // As upstream: what the slice brought is not programmed.
-                    self.pending_triggers.remove(&service);
-                    self.touched.insert(service);
-                }
+                self.touched.extend(self.slices.remove(&key.namespace, &key.name));
             }
             Kind::Node if key.name == self.config.node_name => self.node_inputs.remove_node(),
             Kind::Node => {}

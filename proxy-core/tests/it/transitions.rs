@@ -148,10 +148,6 @@ fn trigger_times_are_those_of_changes_to_be_programmed() {
     assert_eq!(take_triggers(&mut cluster), [""; 0]);
     cluster.replace(Kind::EndpointSlice, &[&at("t7")]);
     assert_eq!(take_triggers(&mut cluster), ["t7"]);
-    // What a deleted slice brought is not programmed.
-    let events = [more("t7a", 2).apply(), at("").delete(), more("t7b", 3).apply()];
-    cluster.events(events);
-    assert_eq!(take_triggers(&mut cluster), ["t7b"]);
     // They survive, with the transition, a sync that failed.
     cluster.apply(&[more("t8", 2)]);
     cluster.events([]);
