@@ -56,6 +56,17 @@ impl Stale {
             Self::Redirected => flow.is_redirected(),
         }
     }
+
+    /// Whether rules of ours may make such flows again. No rule leads to a port without endpoints;
+    /// another program's may, such as that of a host port.
+    pub(crate) fn may_come_again(&self) -> bool {
+        match self {
+            Self::Unserved(port) | Self::New(port) => {
+                !port.cluster.is_empty() || !port.local.is_empty()
+            }
+            Self::Former(_) | Self::Redirected => true,
+        }
+    }
 }
 
 /// Jobs of one group.

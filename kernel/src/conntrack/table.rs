@@ -80,6 +80,7 @@ impl Table {
         for query in queries(group, jobs) {
             let mut stale = StaleFlows {
                 group,
+                jobs,
                 queue,
                 socket: &mut self.deleting,
                 flows: Vec::with_capacity(BATCH),
@@ -213,12 +214,14 @@ fn queries(group: Group, jobs: &Jobs) -> Vec<FlowQuery> {
 /// Collects stale flows and deletes them in batches.
 struct StaleFlows<'a> {
     group: Group,
+    jobs: &'a Jobs,
     queue: &'a Queue,
     socket: &'a mut Socket,
     /// Flows, each with the listener of the job by which it is stale.
     flows: Vec<(Listener, Flow)>,
     is_last: bool,
-    /// The listeners of flows that the kernel does not delete for now, and of all in the last look.
+    /// The listeners of flows that the kernel does not delete for now, and of those in the last look
+    /// that come again.
     kept: &'a mut HashSet<Listener>,
 }
 
@@ -246,7 +249,9 @@ impl StaleFlows<'_> {
         let refused = self.socket.pipeline(&requests, None)?;
         tally.deleted += self.flows.len().saturating_sub(refused.len());
         if self.is_last {
-            self.kept.extend(self.flows.iter().map(|(job, _)| *job));
+            let comes_again = |job| self.jobs.get(job).is_some_and(Stale::may_come_again);
+            let again = self.flows.iter().map(|(job, _)| job).filter(|job| comes_again(job));
+            self.kept.extend(again);
         }
         for (number, error) in refused {
             match error.errno {
@@ -345,7 +350,8 @@ mod kernel_tests {
                 let flows = flows.iter().map(|flow| (Listener::node_port(1), *flow)).collect();
                 let kept = &mut HashSet::new();
                 let is_last = false;
-                StaleFlows { group: V4, queue: &queue, socket, flows, is_last, kept }.sweep(tally)
+                let (group, jobs, queue) = (V4, &jobs, &queue);
+                StaleFlows { group, jobs, queue, socket, flows, is_last, kept }.sweep(tally)
             };
             // Nothing is there.
             delete(&[flow], &mut tally).unwrap();
@@ -401,27 +407,31 @@ mod kernel_tests {
     #[test]
     fn a_flow_in_a_flowtable_keeps_no_other() {
         in_namespace(|| {
-            let (mut table, flow, mut jobs) = stale_flow();
-            let to = "10.0.0.11:53";
-            let other = testing::flow("10.1.9.9:4000", to, "10.1.0.2:5353");
-            let unserved = Stale::Unserved(resolved("b", &[]));
-            jobs.insert(Listener::at(other.original.destination), unserved);
-            let mut answers = Writer::new();
-            flow.create(&mut answers, V4, 0);
-            other.create(&mut answers, V4, 0);
-            answers.message(libc::NLMSG_DONE as u16, 0, 0, |w| w.raw(&[0; 4]));
-            answers.message(libc::NLMSG_ERROR as u16, 0, 0, |w| {
-                w.raw(&(-libc::EBUSY).to_ne_bytes());
-                w.raw(&[0; 16]);
-            });
-            let (queue, mut tally) = (Queue::default(), Tally::default());
-            // The same at each look: the second one is deleted, and has come again.
-            let answers = answers.as_slice().repeat(MAX_PASSES);
-            let traffic = Traffic { answers, ..Traffic::default() };
-            let kept = replay(traffic, || table.sweep(V4, &jobs, &queue, &mut tally)).unwrap();
-            let both = [flow, other].map(|flow| Listener::at(flow.original.destination));
-            assert_eq!(kept, both.into());
-            assert_eq!((tally.scanned, tally.deleted), (2, MAX_PASSES));
+            for (endpoints, comes_again) in [(&["10.1.0.3:5353"][..], true), (&[], false)] {
+                let (mut table, flow, mut jobs) = stale_flow();
+                let to = "10.0.0.11:53";
+                let other = testing::flow("10.1.9.9:4000", to, "10.1.0.2:5353");
+                // Without endpoints, another program makes it.
+                let unserved = Stale::Unserved(resolved("b", endpoints));
+                jobs.insert(Listener::at(other.original.destination), unserved);
+                let mut answers = Writer::new();
+                flow.create(&mut answers, V4, 0);
+                other.create(&mut answers, V4, 0);
+                answers.message(libc::NLMSG_DONE as u16, 0, 0, |w| w.raw(&[0; 4]));
+                answers.message(libc::NLMSG_ERROR as u16, 0, 0, |w| {
+                    w.raw(&(-libc::EBUSY).to_ne_bytes());
+                    w.raw(&[0; 16]);
+                });
+                let (queue, mut tally) = (Queue::default(), Tally::default());
+                // The same at each look: the second one is deleted, and has come again.
+                let answers = answers.as_slice().repeat(MAX_PASSES);
+                let traffic = Traffic { answers, ..Traffic::default() };
+                let kept = replay(traffic, || table.sweep(V4, &jobs, &queue, &mut tally)).unwrap();
+                let [flow, other] =
+                    [flow, other].map(|flow| Listener::at(flow.original.destination));
+                assert_eq!(kept, [flow].into_iter().chain(comes_again.then_some(other)).collect());
+                assert_eq!((tally.scanned, tally.deleted), (2, MAX_PASSES));
+            }
         });
     }
 }
