@@ -164,7 +164,9 @@ fn json_message(error: &serde_json::Error) -> String {
 fn scalar(text: &str, line: u64, column: u64) -> Option<&str> {
     let line = text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?;
     let (start, _) = line.char_indices().nth(usize::try_from(column).ok()?.checked_sub(1)?)?;
-    line[start..].split([',', '}', ']', '#']).next().map(str::trim_end)
+    let (before, from) = line.split_at(start);
+    let ends: &[char] = if before.contains(['{', '[']) { &[',', '}', ']'] } else { &[] };
+    from.split(" #").next()?.split(ends).next().map(str::trim_end)
 }
 
 /// Splits a file into documents. The error concerns the text after the last document.

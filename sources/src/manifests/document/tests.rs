@@ -107,7 +107,7 @@ metadata: {name: a}
 spec:
   ports:
   - port: 80
-  - port: http
+  - port: 80,443
 ---
 apiVersion: v1
 kind: List
@@ -127,7 +127,7 @@ items:
     let problems = problems(&content);
     assert_eq!(problems.len(), 3, "{problems:#?}");
     for (problem, start) in problems.iter().zip([
-        "x.yaml, document 1, line 7: Service default/a: spec.ports[1].port: `http` is not a whole number",
+        "x.yaml, document 1, line 7: Service default/a: spec.ports[1].port: `80,443` is not a whole number",
         "x.yaml, document 2, line 17: Service default/c: spec.clusterIPs: ",
         "x.yaml, document 2, line 18: Service default/d: spec.ports[0].nodePort: ",
     ]) {
