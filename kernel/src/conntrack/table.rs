@@ -220,8 +220,8 @@ struct StaleFlows<'a> {
     /// Flows, each with the listener of the job by which it is stale.
     flows: Vec<(Listener, Flow)>,
     is_last: bool,
-    /// The listeners of flows that the kernel does not delete for now, and of those in the last look
-    /// that come again.
+    /// The listeners of flows that the kernel does not delete for now, and of those that come again
+    /// until the last look.
     kept: &'a mut HashSet<Listener>,
 }
 
