@@ -1,6 +1,6 @@
 //! The kernel's notifications of commits of other programs.
 
-use std::{fmt, mem, sync::Arc};
+use std::{fmt, fs, mem, sync::Arc};
 
 use crate::{
     netlink::{
@@ -34,6 +34,25 @@ pub struct Author {
 
 impl Author {
     const UNKNOWN: Self = Self { program: None, process: None };
+
+    /// Returns the author by its process, as tools show it, in place of the thread that the kernel
+    /// reports, if that still lives and is seen here.
+    #[must_use]
+    pub fn into_process(self) -> Self {
+        let process = || {
+            let (thread, id) = self.program.as_ref().zip(self.process)?;
+            let read = |id: u32, name: &str| fs::read_to_string(format!("/proc/{id}/{name}")).ok();
+            // In another PID namespace, the number is that of another thread.
+            (read(id, "comm")?.trim_end() == thread).then_some(())?;
+            let status = read(id, "status")?;
+            let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+            let leader = leader.trim().parse().ok()?;
+            let program = read(leader, "comm")?.trim_end().to_owned();
+            Some(Self { program: Some(program), process: Some(leader) })
+        };
+        let found = process();
+        found.unwrap_or(self)
+    }
 }
 
 impl fmt::Display for Author {
@@ -148,4 +167,29 @@ pub(super) fn is_about(table: &Table, notification: &Message<'_>) -> bool {
     let family = notification.payload.first();
     let name = notification.attributes(nfnetlink::HEADER).text(ANY_TABLE);
     Some(&table.family.number()) == family && Some(table.name.as_str()) == name
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn an_author_is_a_process_and_no_thread() {
+        let found = || {
+            let link = fs::read_link("/proc/thread-self").unwrap();
+            let id = link.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            ["engine", "other"].map(|name| {
+                let author = Author { program: Some(name.to_owned()), process: Some(id) };
+                author.into_process().to_string()
+            })
+        };
+        let thread = thread::Builder::new().name("engine".to_owned()).spawn(found).unwrap();
+        let [ours, other] = thread.join().unwrap();
+        let id = std::process::id();
+        let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
+        assert_eq!(ours, format!("{} (process {id})", name.trim_end()));
+        assert!(other.starts_with("other (process "), "{other}");
+    }
 }
