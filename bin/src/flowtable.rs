@@ -39,8 +39,8 @@ async fn attempt(
     logged: &mut Option<String>,
 ) -> Result<std::convert::Infallible, Error> {
     // The kernel may be busy with a commit of rules, or with other devices.
-    let (mut follower, mut table) =
-        block_in_place(|| Ok::<_, Error>((DeviceFollower::open()?, FlowTable::add()?)))?;
+    let mut follower = block_in_place(DeviceFollower::open)?;
+    let mut table = block_in_place(FlowTable::add)?;
     tracing::info!(
         table = FLOW_TABLE,
         ?patterns,

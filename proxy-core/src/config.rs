@@ -25,7 +25,7 @@ pub struct NodeConfig {
     /// The addresses that serve node ports (`nodePortAddresses`); if empty, all local addresses.
     pub node_port_addresses: Vec<NodePortAddressConfig>,
     /// Whether the health checks of Services are served on all local addresses, whatever
-    /// `node_port_addresses` is. To be set where nobody chose `node_port_addresses`, since load
+    /// `node_port_addresses` is. To be set where `node_port_addresses` is not configured, since load
     /// balancers may send health checks to addresses of their own.
     pub health_checks_everywhere: bool,
     /// Whether node ports may be served on loopback addresses as well

@@ -1,4 +1,5 @@
-//! The feature gates of kube-proxy v1.37 and later releases whose features there are here.
+//! The feature gates of kube-proxy v1.37, and those of later releases whose features there are
+//! here.
 //!
 //! kube-proxy rejects an unknown gate. Here, an unknown gate only causes a warning, because a file
 //! often lists gates of other components or of an older release.

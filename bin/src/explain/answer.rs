@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     history::{History, is_changed},
     service_of,
-    sources::{ServerError, Sources, WAIT, apart, ask},
+    sources::{ServerError, Sources, WAIT, ask, run_blocking},
 };
 use crate::{
     comparison::service::{self, Expected, TableReader},
@@ -75,7 +75,7 @@ pub(super) async fn answer(
         };
         let flows: Vec<NewFlow> = answer.used_endpoints().into_iter().map(flow).collect();
         let (closed, unread) =
-            apart(move || (others.closed(&flows), other_tables::unread())).await?;
+            run_blocking(move || (others.closed(&flows), other_tables::unread())).await?;
         if let Some((closed, undecided)) = closed {
             answer.set_other_tables(closed, &addresses);
             answer.undecided_chains = undecided;
@@ -93,7 +93,7 @@ pub(super) async fn answer(
         }
         answer
     };
-    apart(finish).await
+    run_blocking(finish).await
 }
 
 /// An answer from what is known, and what is needed to add what the kernel has.

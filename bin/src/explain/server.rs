@@ -18,7 +18,6 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore},
-    task,
     time::{sleep, timeout},
 };
 
@@ -27,7 +26,7 @@ use super::{
     feed, kernel,
     service_flows::LEAST,
     snapshot::{Line, VERSION},
-    sources::{ServerError, Sources, apart, ask},
+    sources::{ServerError, Sources, ask, run_blocking},
     top::{Programmed, Top},
 };
 use crate::{
@@ -155,7 +154,7 @@ async fn converse(
         Ok(Request::Status) => match &sources.top {
             Some(top) => {
                 let top = Arc::clone(top);
-                let status = apart(move || top.status.now(top.mode.as_str())).await?;
+                let status = run_blocking(move || top.status.now(top.mode.as_str())).await?;
                 return Ok(send(&mut writing, &Answer::of(status)).await?);
             }
             None => "there is no status".to_owned(),
@@ -172,7 +171,7 @@ async fn converse(
                         let (status, text) = (answer.verdict.exit_status(), answer.to_string());
                         json_line(&Answer { status: Some(status), text: Some(text), answer })
                     };
-                    return Ok(send_all(&mut writing, &apart(line).await??).await?);
+                    return Ok(send_all(&mut writing, &run_blocking(line).await??).await?);
                 }
                 Err(error) => error.to_string(),
             },
@@ -201,7 +200,7 @@ async fn top(sources: &Sources) -> Result<Option<Arc<[u8]>>, ServerError> {
         let answer = Top::new(programmed, &top, &history, &flows);
         json_line(&Answer::of(answer))
     };
-    let line: Arc<[u8]> = apart(answer).await??.into();
+    let line: Arc<[u8]> = run_blocking(answer).await??.into();
     *last = Some((Instant::now(), Arc::clone(&line)));
     Ok(Some(line))
 }
@@ -269,8 +268,8 @@ async fn send_rest(
             lines.push(Line::Metrics(top.metrics.exposition(&top.status)));
             lines
         };
-        let lines = match timeout(TABLES, task::spawn_blocking(read)).await {
-            Ok(lines) => lines.map_err(|_| ServerError::Ended)?,
+        let lines = match timeout(TABLES, run_blocking(read)).await {
+            Ok(lines) => lines?,
             Err(_) => {
                 let text = format!("# not read within {} s\n", TABLES.as_secs());
                 vec![Line::Kernel { table: "tables and metrics".to_owned(), text }]

@@ -51,8 +51,8 @@ pub struct Sources {
     pub top: Option<Arc<TopSources>>,
 }
 
-/// Does what takes time, or asks the kernel, where nobody else waits for it.
-pub(super) async fn apart<T: Send + 'static>(
+/// Runs work that takes time, or asks the kernel, on a thread that serves no other client.
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ServerError> {
     task::spawn_blocking(work).await.map_err(|_| ServerError::Ended)

@@ -99,10 +99,10 @@ impl NodeConfigCheck {
     /// suggests.
     fn node_ports(&self, primary: IpFamily, facts: &NodeFacts) -> Option<String> {
         let entries = self.expanded(facts);
-        if entries.is_empty() && self.is_at_loopback {
-            return None;
-        }
         if entries.is_empty() {
+            if self.is_at_loopback {
+                return None;
+            }
             let (is_so, remedy) = if self.node_port_addresses.is_empty() {
                 ("is unset", "; consider nodePortAddresses: [primary]")
             } else {

@@ -17,9 +17,8 @@ use crate::conntrack::{
 
 /// Queues the frontends that may have stale flows after a sync. After a first sync, and if the
 /// kernel did not hold what was synced before, those are all frontends; if other addresses serve
-/// node ports, all node ports. What changes in a family that the
-/// sync leaves out is queued when a sync programs the family: until then, packets make the same
-/// flows again.
+/// node ports, all node ports. What changes in a family that the sync leaves out is queued when a
+/// sync programs the family: until then, packets make the same flows again.
 pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
     let (changed, left_out): (Vec<_>, Vec<_>) = change
         .ports()
